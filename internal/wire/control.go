@@ -153,12 +153,17 @@ func RefuseCode(c CloseCode) CloseCode {
 }
 
 // CleanReason makes a reason that came from a peer, or that may hold anything,
-// safe to show and to send: control characters, bidirectional overrides and
-// broken UTF-8 removed, cut at 123 bytes on a rune boundary.
-func CleanReason(s string) string {
+// safe to show and to send: CleanText at MaxReasonBytes.
+func CleanReason(s string) string { return CleanText(s, MaxReasonBytes) }
+
+// CleanText makes text from a peer safe to show in a terminal, a log or a page
+// that escapes HTML: control characters, format characters such as bidirectional
+// overrides, line separators and broken UTF-8 are removed, and what is left is
+// cut at max bytes on a rune boundary.
+func CleanText(s string, max int) string {
 	// Cut first, generously, so that a long input costs no more than a short one.
-	if len(s) > 8*MaxReasonBytes {
-		s = s[:8*MaxReasonBytes]
+	if len(s) > 8*max {
+		s = s[:8*max]
 	}
 	s = strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || unicode.IsControl(r) || unicode.Is(unicode.Cf, r) ||
@@ -167,19 +172,19 @@ func CleanReason(s string) string {
 		}
 		return r
 	}, s)
-	if len(s) <= MaxReasonBytes {
+	if len(s) <= max {
 		return s
 	}
-	cut := MaxReasonBytes
-	for !utf8.RuneStart(s[cut]) {
-		cut--
+	for !utf8.RuneStart(s[max]) {
+		max--
 	}
-	return s[:cut]
+	return s[:max]
 }
 
 // DecodeBase64 decodes the payload of a text frame of an older peer: standard
-// base64 with padding. It appends to dst and returns it; on an error, which
-// closes the stream with 1007, dst is unchanged. Empty text decodes to nothing.
+// base64 with padding, in which CR and LF are skipped. It appends to dst and
+// returns it; on an error, which closes the stream with 1007, dst is unchanged.
+// Empty text decodes to nothing.
 func DecodeBase64(dst, text []byte) ([]byte, error) {
 	out, err := base64.StdEncoding.Strict().AppendDecode(dst, text)
 	if err != nil {

@@ -80,29 +80,28 @@ func random128() string {
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// random128Len is the length of random128's text.
-const random128Len = 22
-
-// maxNodeTag bounds the tag by which a cluster finds a connID's node.
-const maxNodeTag = 16
+const (
+	// maxConnIDBytes bounds a connID; ours have at most 39 bytes.
+	maxConnIDBytes = 128
+	// maxInstanceBytes bounds an instance: with the words around it, it stays
+	// under MaxReasonBytes.
+	maxInstanceBytes = 64
+)
 
 // NewConnID makes a connID of node, which must be 1 to 16 letters or digits.
 func NewConnID(node string) ConnID { return ConnID(node + "." + random128()) }
 
-// ParseConnID checks the form only; an unknown, used or foreign connID is
-// refused by the relay with 404 without saying which.
+// ParseConnID checks only that s can be one element of a path: 1 to 128 of
+// A-Z a-z 0-9 . _ ~ -, the first not a dot. The form of NewConnID is this
+// relay's own business: to an agent, and to a relay of another version, a connID
+// is opaque, and an unknown, used or foreign one is refused with 404 without
+// saying which.
 func ParseConnID(s string) (ConnID, error) {
-	tag, random, ok := strings.Cut(s, ".")
-	if !ok || tag == "" || len(tag) > maxNodeTag || len(random) != random128Len {
+	if s == "" || len(s) > maxConnIDBytes || s[0] == '.' {
 		return "", fmt.Errorf("connection id: %w", ErrSyntax)
 	}
-	for i := 0; i < len(tag); i++ {
-		if !isAlnum(tag[i]) {
-			return "", fmt.Errorf("connection id: %w", ErrSyntax)
-		}
-	}
-	for i := 0; i < len(random); i++ {
-		if !isBase64URL(random[i]) {
+	for i := 0; i < len(s); i++ {
+		if c := s[i]; !isBase64URL(c) && c != '.' && c != '~' {
 			return "", fmt.Errorf("connection id: %w", ErrSyntax)
 		}
 	}
@@ -112,14 +111,15 @@ func ParseConnID(s string) (ConnID, error) {
 // NewInstance makes the name of this process start.
 func NewInstance() Instance { return Instance(random128()) }
 
-// ParseInstance checks the value of Holdfast-Instance: 16 to 64 characters of
-// base64url or hex, so that an agent may spell its 128 bits either way.
+// ParseInstance checks the value of Holdfast-Instance: 1 to 64 of A-Z a-z 0-9
+// and . _ ~ : + / = -, so that an agent may spell its 128 bits as it likes and the
+// name fits into a close reason.
 func ParseInstance(s string) (Instance, error) {
-	if len(s) < 16 || len(s) > 64 {
+	if s == "" || len(s) > maxInstanceBytes {
 		return "", fmt.Errorf("instance: %w", ErrSyntax)
 	}
 	for i := 0; i < len(s); i++ {
-		if !isBase64URL(s[i]) {
+		if !isBase64URL(s[i]) && !strings.ContainsRune(".~:+/=", rune(s[i])) {
 			return "", fmt.Errorf("instance: %w", ErrSyntax)
 		}
 	}

@@ -6,15 +6,21 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
+	"unique"
 )
 
 // Token is a bearer secret: "hf_" and base64url. It prints as "hf_redacted"
-// wherever a formatter or a logger meets it; only Secret gives the text.
-type Token struct{ secret string }
+// with every verb and wherever a logger meets it; only Secret gives the text.
+type Token struct {
+	// A handle, since fmt prints the unexported fields of a struct without asking
+	// their methods: of a handle it sees an address. Handles stay comparable.
+	secret unique.Handle[string]
+}
 
 // tokenPrefix makes a token recognisable in a leak and to secret scanners.
 const tokenPrefix = "hf_"
@@ -38,7 +44,7 @@ var (
 func NewToken() Token {
 	var b [32]byte
 	rand.Read(b[:]) // never fails: crypto/rand aborts the process instead
-	return Token{tokenPrefix + base64.RawURLEncoding.EncodeToString(b[:])}
+	return tokenOf(tokenPrefix + base64.RawURLEncoding.EncodeToString(b[:]))
 }
 
 // ParseToken checks the form of a token. Its error never repeats the input.
@@ -52,23 +58,35 @@ func ParseToken(s string) (Token, error) {
 			return Token{}, ErrTokenSyntax
 		}
 	}
-	return Token{s}, nil
+	return tokenOf(s), nil
 }
 
-// Secret is the token's text, for a header or a file of mode 0600.
-func (t Token) Secret() string { return t.secret }
+func tokenOf(s string) Token { return Token{unique.Make(s)} }
+
+// Secret is the token's text, for a header or a file of mode 0600. The zero
+// Token has none.
+func (t Token) Secret() string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.secret.Value()
+}
 
 // IsZero reports whether t is no token.
-func (t Token) IsZero() bool { return t.secret == "" }
+func (t Token) IsZero() bool { return t == Token{} }
 
 // Hash is what a store keeps of a token: SHA-256 of its text. A token has 256
 // random bits, so a slow hash would add nothing.
-func (t Token) Hash() [sha256.Size]byte { return sha256.Sum256([]byte(t.secret)) }
+func (t Token) Hash() [sha256.Size]byte { return sha256.Sum256([]byte(t.Secret())) }
 
-// String, GoString and LogValue redact.
-func (t Token) String() string       { return tokenPrefix + "redacted" }
-func (t Token) GoString() string     { return t.String() }
-func (t Token) LogValue() slog.Value { return slog.StringValue(t.String()) }
+// redactedToken is what every token prints as.
+const redactedToken = tokenPrefix + "redacted"
+
+// Format, String, GoString and LogValue redact, with every verb.
+func (t Token) Format(f fmt.State, _ rune) { io.WriteString(f, redactedToken) }
+func (t Token) String() string             { return redactedToken }
+func (t Token) GoString() string           { return redactedToken }
+func (t Token) LogValue() slog.Value       { return slog.StringValue(redactedToken) }
 
 // RequestToken finds the one token of a request: in Authorization: Bearer, or
 // as the subprotocol holdfast.bearer.T. The same token in both is one token.
