@@ -1,0 +1,231 @@
+// Package gate decides who comes in: it finds a request's token, asks the store
+// about it, and says in one line why not. It counts failed authentications and
+// unfinished handshakes of an address, which is all that an address is ever
+// refused for.
+//
+// It never upgrades a connection, never keeps what the store said, and never
+// repeats any part of a token or of a query in an answer or a log. What a caller
+// will get wrong: a token that passes here has a kind and an account and
+// nothing more; whether it may use the route is the caller's question, and it
+// must be asked again once the socket is in the registry.
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"holdfast/internal/engine"
+	"holdfast/internal/wire"
+)
+
+// Defaults of Options.
+const (
+	// DefaultFailures is how many failed authentications an address may have in
+	// a minute: a person with a wrong token tries a few times. At twice as many
+	// a guesser gains nothing either; the answer only stops being precise.
+	DefaultFailures = 20
+	// DefaultHandshakes is how many unfinished handshakes of one address are
+	// borne: an office behind one NAT that comes back at once has tens.
+	DefaultHandshakes = 100
+)
+
+// storeTimeout bounds a question to the store: an agent's own handshake
+// time-out is longer, so it still reads the 503.
+const storeTimeout = 5 * time.Second
+
+// Options of New.
+type Options struct {
+	Store engine.Store // required
+	Log   *slog.Logger // required
+	// TrustedProxies are believed in X-Forwarded-For. Empty means that nobody is.
+	TrustedProxies []netip.Prefix
+	// Failures is how many failed authentications an address may have in a
+	// minute before it gets 429 in place of 401; zero means DefaultFailures.
+	Failures int
+	// Handshakes is how many unfinished handshakes an address may have; zero
+	// means DefaultHandshakes.
+	Handshakes int
+}
+
+// Gate is safe for concurrent use.
+type Gate struct {
+	store      engine.Store
+	log        *slog.Logger
+	proxies    []netip.Prefix
+	failures   *Windows[netip.Addr]
+	handshakes int
+	pending    pending
+}
+
+// New makes a Gate.
+func New(o Options) (*Gate, error) {
+	if o.Store == nil || o.Log == nil {
+		return nil, errors.New("gate: Store and Log are required")
+	}
+	if o.Failures < 0 || o.Handshakes < 0 {
+		return nil, errors.New("gate: a limit is negative")
+	}
+	if o.Failures == 0 {
+		o.Failures = DefaultFailures
+	}
+	if o.Handshakes == 0 {
+		o.Handshakes = DefaultHandshakes
+	}
+	return &Gate{
+		store:      o.Store,
+		log:        o.Log,
+		proxies:    o.TrustedProxies,
+		failures:   NewWindows[netip.Addr](o.Failures, time.Minute),
+		handshakes: o.Handshakes,
+		pending:    newPending(),
+	}, nil
+}
+
+// Token verifies the one token of a request: syntax (400), then whether there
+// is one that is known, not revoked and not expired (401, or 429 for an address
+// that failed too often), or 503. The refusal is nil if it passed.
+func (g *Gate) Token(r *http.Request) (engine.Token, *Refusal) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return engine.Token{}, Refuse(http.StatusBadRequest, wire.RefusalSyntax, "the query cannot be parsed")
+	}
+	bearer, err := wire.RequestToken(r.Header, query)
+	switch {
+	case errors.Is(err, wire.ErrNoToken):
+		return engine.Token{}, g.Fail(r, wire.RefusalTokenMissing,
+			"a bearer token is needed: send Authorization: Bearer, or the subprotocol holdfast.bearer.")
+	case err != nil:
+		return engine.Token{}, Refuse(http.StatusBadRequest, wire.RefusalSyntax, err.Error())
+	}
+	t, err := g.lookUp(r.Context(), bearer.Hash())
+	if errors.Is(err, engine.ErrNotFound) {
+		return engine.Token{}, g.Fail(r, wire.RefusalTokenUnknown, "this token is unknown here: make a new one, or pair again")
+	}
+	if err != nil {
+		return engine.Token{}, g.Unavailable("look up a token", err)
+	}
+	switch code := State(t, time.Now()); code {
+	case "":
+		return t, nil
+	case wire.RefusalTokenRevoked:
+		return engine.Token{}, g.Fail(r, code, "this token was revoked: make a new one, or pair again")
+	default:
+		return engine.Token{}, g.Fail(r, code, "this token has expired: make a new one, or pair again")
+	}
+}
+
+// Recheck asks the store about a token again, now that its socket is in the
+// registry, so that a revocation in between is not missed. The code is empty if
+// the token is as good as before.
+func (g *Gate) Recheck(ctx context.Context, t engine.Token) (wire.Refusal, error) {
+	now, err := g.lookUp(ctx, t.Hash)
+	if errors.Is(err, engine.ErrNotFound) {
+		return wire.RefusalTokenUnknown, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("check a token again: %w", err)
+	}
+	if now.ID != t.ID || now.Account != t.Account {
+		return wire.RefusalTokenUnknown, nil
+	}
+	return State(now, time.Now()), nil
+}
+
+func (g *Gate) lookUp(ctx context.Context, hash [32]byte) (engine.Token, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return g.store.TokenByHash(ctx, hash)
+}
+
+// State says why a token is not good at that time, or nothing. Revoked comes
+// first: it is what somebody did.
+func State(t engine.Token, now time.Time) wire.Refusal {
+	switch {
+	case !t.Revoked.IsZero():
+		return wire.RefusalTokenRevoked
+	case !t.Expires.IsZero() && !now.Before(t.Expires):
+		return wire.RefusalTokenExpired
+	}
+	return ""
+}
+
+// Fail counts a failed authentication of the request's address and gives its
+// refusal: 401, or 429 once the address failed too often. A good token never
+// comes here, so that thousands behind one address are not locked out.
+func (g *Gate) Fail(r *http.Request, code wire.Refusal, line string) *Refusal {
+	if wait, ok := g.failures.Take(g.Addr(r), time.Now()); !ok {
+		return TooMany(wait, "too many failed authentications from this address; wait, then try with a good token")
+	}
+	return Refuse(http.StatusUnauthorized, code, line)
+}
+
+// Unavailable logs a failure of the store and gives its refusal, 503. The peer
+// learns nothing but that it should come back.
+func (g *Gate) Unavailable(doing string, err error) *Refusal {
+	g.log.Error("the store fails", "doing", doing, "err", err)
+	ref := Refuse(http.StatusServiceUnavailable, wire.RefusalUnavailable, "the relay cannot reach its store; try again soon")
+	ref.RetryAfter = 5 * time.Second
+	return ref
+}
+
+// Addr is the address that a request counts for: the TCP peer's, or, where
+// that is a trusted proxy, the last address in X-Forwarded-For that is none.
+// IPv6 counts by /64, which one subscriber holds whole.
+func (g *Gate) Addr(r *http.Request) netip.Addr {
+	peer := parseAddr(r.RemoteAddr)
+	if !g.trusted(peer) {
+		return network(peer)
+	}
+	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	for i := len(hops) - 1; i >= 0; i-- {
+		hop := parseAddr(strings.TrimSpace(hops[i]))
+		if !hop.IsValid() {
+			break // whatever stands further left is not vouched for
+		}
+		peer = hop
+		if !g.trusted(hop) {
+			break
+		}
+	}
+	return network(peer)
+}
+
+func (g *Gate) trusted(a netip.Addr) bool {
+	for _, p := range g.proxies {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// parseAddr reads an address with or without port; the zero Addr stands for
+// everything else, such as a Unix socket.
+func parseAddr(s string) netip.Addr {
+	if ap, err := netip.ParseAddrPort(s); err == nil {
+		return ap.Addr().Unmap().WithZone("")
+	}
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return a.Unmap().WithZone("")
+}
+
+func network(a netip.Addr) netip.Addr {
+	if !a.Is6() {
+		return a
+	}
+	p, err := a.Prefix(64)
+	if err != nil {
+		return a
+	}
+	return p.Addr()
+}
