@@ -92,11 +92,10 @@ func New(o Options) (*Gate, error) {
 // is one that is known, not revoked and not expired (401, or 429 for an address
 // that failed too often), or 503. The refusal is nil if it passed.
 func (g *Gate) Token(r *http.Request) (engine.Token, *Refusal) {
-	query, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return engine.Token{}, Refuse(http.StatusBadRequest, wire.RefusalSyntax, "the query cannot be parsed")
+	if ref := Query(r); ref != nil {
+		return engine.Token{}, ref
 	}
-	bearer, err := wire.RequestToken(r.Header, query)
+	bearer, err := wire.RequestToken(r.Header, r.URL.Query())
 	switch {
 	case errors.Is(err, wire.ErrNoToken):
 		return engine.Token{}, g.Fail(r, wire.RefusalTokenMissing,
@@ -119,6 +118,21 @@ func (g *Gate) Token(r *http.Request) (engine.Token, *Refusal) {
 	default:
 		return engine.Token{}, g.Fail(r, code, "this token has expired: make a new one, or pair again")
 	}
+}
+
+// Query refuses a query that cannot be parsed whole, since a token could hide in
+// the rest, or that holds a token. It is for requests that need none; Token
+// looks by itself.
+func Query(r *http.Request) *Refusal {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return Refuse(http.StatusBadRequest, wire.RefusalSyntax, "the query cannot be parsed")
+	}
+	// Without headers nothing but the query can be at fault.
+	if _, err := wire.RequestToken(nil, query); errors.Is(err, wire.ErrTokenInQuery) {
+		return Refuse(http.StatusBadRequest, wire.RefusalSyntax, err.Error())
+	}
+	return nil
 }
 
 // Recheck asks the store about a token again, now that its socket is in the
