@@ -1,0 +1,165 @@
+package frame
+
+import "encoding/binary"
+
+// Message is one message, or one control frame.
+type Message struct {
+	// Op is Text, Binary, Close, Ping or Pong; Continuation (zero) means that
+	// there is no message yet.
+	Op Opcode
+	// Payload is unmasked and valid until the next call of the Reader.
+	Payload []byte
+}
+
+// Reader puts the small messages of one client together on the server's side. It
+// is fed with bytes in any split and holds only what is incomplete: while Idle
+// it holds nothing that the connection needs, so one Reader can serve many
+// connections in turn and be left with one only while that has a partial frame.
+// The zero value is not usable; see NewReader.
+type Reader struct {
+	max int
+	seq sequence
+	op  Opcode // of the fragmented message in progress
+
+	header  [MaxHeaderBytes]byte
+	nheader int
+
+	// The frame whose header is complete and whose payload is not.
+	inFrame bool
+	current Header
+	got     int64
+
+	message   []byte // payload of the data message so far
+	control   []byte // payload of the control frame so far
+	delivered bool   // message was handed out by the last call
+}
+
+// keepBytes is how much buffer a Reader keeps for its next message: a control
+// message fits, a large one of a live channel does not stay.
+const keepBytes = 4 << 10
+
+// NewReader makes a Reader that takes messages of at most maxMessage bytes.
+func NewReader(maxMessage int) *Reader { return &Reader{max: maxMessage} }
+
+// Idle reports whether r holds no part of a frame or message.
+func (r *Reader) Idle() bool {
+	return r.nheader == 0 && !r.inFrame && !r.seq.open
+}
+
+// Held is how many bytes of a peer r holds.
+func (r *Reader) Held() int {
+	if r.delivered {
+		return 0
+	}
+	return r.nheader + len(r.message) + len(r.control)
+}
+
+// Next reads at most one message from b and says how many bytes of b it used up;
+// with no message in m it used all of them. b is changed in place, and m.Payload
+// may lie in it. Errors: those of ParseHeader, ErrUnmasked, ErrContinuation,
+// ErrInterleaved, ErrTooBig; after one the Reader must not be used again.
+func (r *Reader) Next(b []byte) (m Message, n int, err error) {
+	if r.delivered {
+		r.delivered = false
+		r.message = r.message[:0]
+		if cap(r.message) > keepBytes {
+			r.message = nil
+		}
+	}
+	for {
+		if !r.inFrame {
+			used, ok, err := r.readHeader(b[n:])
+			n += used
+			if err != nil || !ok {
+				return Message{}, n, err
+			}
+			// The common case: a whole message lies in b, and nothing is copied.
+			if h := r.current; h.Fin && int64(len(b)-n) >= h.Length && (h.Op.IsControl() || h.Op != Continuation) {
+				payload := b[n : n+int(h.Length) : n+int(h.Length)]
+				unmask(payload, payload, binary.LittleEndian.Uint32(h.Mask[:]))
+				r.inFrame = false
+				return Message{h.Op, payload}, n + int(h.Length), nil
+			}
+		}
+		done, used := r.readPayload(b[n:])
+		n += used
+		if !done {
+			return Message{}, n, nil
+		}
+		r.inFrame = false
+		switch {
+		case r.current.Op.IsControl():
+			m = Message{r.current.Op, r.control}
+			r.control = r.control[:0]
+			return m, n, nil
+		case r.current.Fin:
+			r.delivered = true
+			return Message{r.op, r.message}, n, nil
+		}
+	}
+}
+
+// readHeader collects a header from b; ok says that r.current is complete.
+func (r *Reader) readHeader(b []byte) (used int, ok bool, err error) {
+	var h Header
+	if r.nheader == 0 {
+		h, used, err = ParseHeader(b)
+		if used == 0 && err == nil {
+			r.nheader = copy(r.header[:], b)
+			used = r.nheader
+			return used, false, r.checkEarly()
+		}
+	} else {
+		had := r.nheader
+		added := copy(r.header[had:], b)
+		h, used, err = ParseHeader(r.header[:had+added])
+		if used == 0 && err == nil {
+			r.nheader += added
+			return added, false, r.checkEarly()
+		}
+		used -= had
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	r.nheader = 0
+	if !h.Masked {
+		return used, false, ErrUnmasked
+	}
+	if !h.Op.IsControl() {
+		if err := r.seq.next(h); err != nil {
+			return used, false, err
+		}
+		if h.Op != Continuation {
+			r.op = h.Op
+		}
+		if h.Length > int64(r.max-len(r.message)) {
+			return used, false, ErrTooBig
+		}
+	}
+	r.inFrame, r.current, r.got = true, h, 0
+	return used, true, nil
+}
+
+// checkEarly refuses an unmasked frame before its header is complete.
+func (r *Reader) checkEarly() error {
+	if r.nheader >= 2 && r.header[1]&maskBit == 0 {
+		return ErrUnmasked
+	}
+	return nil
+}
+
+// readPayload takes what b has of the current frame's payload. The buffers grow
+// with what has arrived, never with what was announced.
+func (r *Reader) readPayload(b []byte) (done bool, used int) {
+	used = int(min(r.current.Length-r.got, int64(len(b))))
+	dst := &r.message
+	if r.current.Op.IsControl() {
+		dst = &r.control
+	}
+	at := len(*dst)
+	*dst = append(*dst, b[:used]...)
+	Mask(r.current.Mask, r.got, (*dst)[at:])
+	r.got += int64(used)
+	return r.got == r.current.Length, used
+}

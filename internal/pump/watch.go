@@ -1,0 +1,108 @@
+package pump
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/internal/liveness"
+)
+
+// watch is the liveness of one leg. Reads note the time in heard and nothing
+// else; the judge learns of them at the next tick.
+type watch struct {
+	// heard is when the last byte came, in nanoseconds since the pump's start.
+	heard atomic.Int64
+	// paused is set while this leg is not read because the other is slow.
+	paused atomic.Bool
+	// told is what the judge knows of paused.
+	told atomic.Bool
+
+	mu      sync.Mutex
+	judge   liveness.Judge
+	timer   *time.Timer
+	stopped bool
+}
+
+// heardNow notes a sign of life.
+func (l *leg) heardNow() { l.watch.heard.Store(int64(time.Since(l.pump.start))) }
+
+// startTicks starts the judge and the timer.
+func (l *leg) startTicks() {
+	l.heardNow()
+	w := &l.watch
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := l.pump.clock.At(time.Now())
+	w.judge.Start(&l.pump.opt.Liveness, now)
+	e := w.judge.Ready(now)
+	l.pump.aside.Add(1)
+	w.timer = time.AfterFunc(e.Next-now.Mono, l.tick)
+}
+
+// stopTicks ends the timer; a tick that is running ends by itself, and the
+// pump waits for it.
+func (l *leg) stopTicks() {
+	w := &l.watch
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stopped = true
+	if w.timer.Stop() {
+		l.pump.aside.Done()
+	}
+}
+
+// tick pings and judges. Each call of it is one count of pump.aside.
+func (l *leg) tick() {
+	defer l.pump.aside.Done()
+	w := &l.watch
+	w.mu.Lock()
+	e := l.consult()
+	if e.Dead == 0 && !w.stopped && e.Next != liveness.Never {
+		// Set before the ping is written: that write may block for long.
+		l.pump.aside.Add(1)
+		w.timer.Reset(max(0, e.Next-time.Since(l.pump.start)))
+	}
+	w.mu.Unlock()
+	switch {
+	case e.Dead != 0:
+		l.pump.dead(l.side)
+	case e.Probes != 0:
+		l.sendPing()
+	}
+}
+
+// consult tells the judge what happened since the last time and asks it. w.mu is
+// held.
+func (l *leg) consult() liveness.Effects {
+	w := &l.watch
+	now := l.pump.clock.At(time.Now())
+	heard := time.Duration(w.heard.Load())
+	// The wall's time of that moment is not known; both clocks are taken to have
+	// run alike since. Sleep shows in the difference to the tick before.
+	before := w.judge.Inbound(liveness.Instant{Wall: now.Wall - (now.Mono - heard), Mono: heard}, liveness.InByte)
+	paused := w.paused.Load()
+	w.told.Store(paused)
+	e := w.judge.PausedReading(now, paused)
+	e.Probes |= before.Probes
+	return e
+}
+
+// pause says that this leg is not read for now.
+func (l *leg) pause() { l.watch.paused.Store(true) }
+
+// resume says that it is read again. It owes no sign of life for the pause.
+func (l *leg) resume() {
+	w := &l.watch
+	l.heardNow()
+	w.paused.Store(false)
+	if !w.told.Load() {
+		return
+	}
+	// A tick came during the pause and may have set the timer far off.
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.timer != nil && !w.stopped && w.timer.Stop() {
+		w.timer.Reset(0) // the count of pump.aside goes on with it
+	}
+}
