@@ -26,6 +26,9 @@ type Key struct {
 	Machine wire.MachineID
 }
 
+// String is the key for errors and logs: "account/machine".
+func (k Key) String() string { return string(k.Account) + "/" + string(k.Machine) }
+
 // TokenKind says which routes a token opens.
 type TokenKind string
 
@@ -156,31 +159,42 @@ type Store interface {
 	// say which it is: ErrNotFound.
 	TokenByHash(ctx context.Context, hash [32]byte) (Token, error)
 	Tokens(ctx context.Context, account AccountID) ([]Token, error)
-	RevokeToken(ctx context.Context, account AccountID, id string) error // ErrNotFound
+	// RevokeToken revokes a token and closes the pairing that it came from. It
+	// does nothing to one that is revoked already: ErrNotFound.
+	RevokeToken(ctx context.Context, account AccountID, id string) error
 	// BindToken binds an unbound agent token to a machine, which it makes if
-	// need be; for a bound one it only compares: ErrBoundElsewhere.
+	// need be; for a bound one it only compares: ErrBoundElsewhere. ErrNotFound:
+	// no such agent token, or its machine was removed.
 	BindToken(ctx context.Context, id string, machine wire.MachineID) error
 	// TouchTokens notes the last use of tokens, by Token.ID.
 	TouchTokens(ctx context.Context, uses map[string]Use) error
 
 	Machine(ctx context.Context, k Key) (Machine, error) // ErrNotFound
 	Machines(ctx context.Context, account AccountID) ([]Machine, error)
-	RemoveMachine(ctx context.Context, k Key) error // ErrNotFound
+	// RemoveMachine removes a machine and revokes the tokens that are bound to
+	// it, so that it does not come back by itself: ErrNotFound.
+	RemoveMachine(ctx context.Context, k Key) error
 	// Claim takes the next epoch of a machine for a control connection, in one
-	// statement: it refuses a lower or equal attempt of the same instance
+	// statement: it refuses a lower attempt of the same instance
 	// (ErrStaleAttempt) and an instance that was replaced by another within
-	// wire.ReplacedHold (ErrReplaced). An empty instance always wins.
+	// wire.ReplacedHold (ErrReplaced). An empty instance always wins. ErrNotFound:
+	// no such machine.
 	Claim(ctx context.Context, k Key, instance wire.Instance, attempt uint64) (epoch uint64, err error)
 
 	Devices(ctx context.Context, account AccountID) ([]Device, error)
-	// RevokeDevice revokes a device and its tokens and notes its key for every
-	// machine of the account: ErrNotFound.
+	// RevokeDevice revokes a device and its tokens, closes the pairings that it
+	// might repeat, and notes its key for every machine of the account. It does
+	// nothing to a device that is revoked already: ErrNotFound.
 	RevokeDevice(ctx context.Context, account AccountID, id string) error
 	// Revocations lists what a machine has not acknowledged.
 	Revocations(ctx context.Context, k Key) ([]Revocation, error)
 	AckRevocation(ctx context.Context, k Key, r Revocation) error
 
+	// AddPairing opens a pairing; where a machine has 16 open ones, the one that
+	// ends first gives way. ErrExists, and ErrNotFound where the machine is not
+	// there.
 	AddPairing(ctx context.Context, p Pairing) error
+	// RemovePairing closes a pairing; who knows the hash may: ErrNotFound.
 	RemovePairing(ctx context.Context, hash [32]byte) error
 	// RedeemPairing gives a device its token: it finds the pairing by hash,
 	// binds it to the first device key that comes, makes or renews the device
@@ -191,7 +205,9 @@ type Store interface {
 
 	// Changes returns the log after a sequence number, oldest first, at most
 	// 1,000 entries. Changes(ctx, -1) returns only the newest entry, or none:
-	// where to start.
+	// where to start. ErrPruned: entries after that number are gone (the log
+	// keeps 10,000), so everything must be asked again and the log followed from
+	// its newest entry.
 	Changes(ctx context.Context, after int64) ([]Change, error)
 	// Wake is signalled (capacity 1, never closed) when the log may have grown,
 	// by this process or another, at most 250 ms late.

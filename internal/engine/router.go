@@ -1,0 +1,104 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"holdfast/internal/wire"
+)
+
+// maxDeliveries bounds how often one Deliver follows the name to a new holder:
+// a name that changes hands more often in that instant has none.
+const maxDeliveries = 3
+
+type hold struct {
+	epoch  uint64
+	holder Holder
+}
+
+// memoryRouter is the Router of one node.
+type memoryRouter struct {
+	mu     sync.RWMutex
+	holds  map[Key]hold
+	closed bool
+}
+
+// NewMemoryRouter makes the Router of a relay of one node: a map in this
+// process. It asks nobody and never waits.
+func NewMemoryRouter() Router {
+	return &memoryRouter{holds: make(map[Key]hold)}
+}
+
+func (r *memoryRouter) Hold(k Key, epoch uint64, h Holder) (Holder, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, fmt.Errorf("hold %s: %w", k, ErrClosed)
+	}
+	before, held := r.holds[k]
+	if held && epoch <= before.epoch {
+		return nil, fmt.Errorf("hold %s: %w", k, ErrStaleAttempt)
+	}
+	r.holds[k] = hold{epoch, h}
+	return before.holder, nil
+}
+
+func (r *memoryRouter) Release(k Key, h Holder) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.holds[k].holder == h {
+		delete(r.holds, k)
+	}
+}
+
+func (r *memoryRouter) holder(k Key) Holder {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.holds[k].holder
+}
+
+func (r *memoryRouter) Deliver(ctx context.Context, k Key, m wire.Message) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("deliver to %s: %w", k, context.Cause(ctx))
+	}
+	var last Holder
+	var err error
+	for range maxDeliveries {
+		h := r.holder(k)
+		if h == nil {
+			break
+		}
+		if h == last {
+			// It still has the name, so its error is the answer.
+			return fmt.Errorf("deliver to %s: %w", k, err)
+		}
+		// Outside the lock: a holder may release itself from Deliver.
+		if err = h.Deliver(m); err == nil {
+			return nil
+		}
+		last = h
+	}
+	return fmt.Errorf("deliver to %s: %w", k, ErrNoHolder)
+}
+
+func (r *memoryRouter) Holds(k Key, h Holder) bool {
+	return h != nil && r.holder(k) == h
+}
+
+func (r *memoryRouter) Ping(context.Context) error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.closed {
+		return fmt.Errorf("ping router: %w", ErrClosed)
+	}
+	return nil
+}
+
+func (r *memoryRouter) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	clear(r.holds)
+	return nil
+}

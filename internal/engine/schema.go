@@ -1,0 +1,173 @@
+package engine
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+)
+
+// applicationID marks a database as ours ("HFst"), so that a path that was
+// mistyped never turns somebody's database into a store.
+const applicationID = 0x48467374
+
+// maxReplaced bounds the replaced instances that are remembered for a machine.
+// An agent that restarts every minute fills an hour with 60; an agent that makes
+// up instances gains nothing but to forget its own.
+const maxReplaced = 64
+
+// migrations are the steps from one schema version to the next; the version is
+// their number. A step that was released is never changed.
+var migrations = []string{schema1}
+
+// Times are microseconds since 1970, 0 for "never".
+var schema1 = fmt.Sprintf(`
+CREATE TABLE accounts (
+  id      TEXT PRIMARY KEY,
+  created INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE machines (
+  account  TEXT NOT NULL REFERENCES accounts ON DELETE CASCADE,
+  name     TEXT NOT NULL,
+  created  INTEGER NOT NULL,
+  epoch    INTEGER NOT NULL DEFAULT 0,
+  instance TEXT NOT NULL DEFAULT '',
+  attempt  INTEGER NOT NULL DEFAULT 0,
+  seen     INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (account, name)
+) STRICT, WITHOUT ROWID;
+
+-- Instances that another one replaced, and when.
+CREATE TABLE replaced (
+  account  TEXT NOT NULL,
+  machine  TEXT NOT NULL,
+  instance TEXT NOT NULL,
+  since    INTEGER NOT NULL,
+  PRIMARY KEY (account, machine, instance),
+  FOREIGN KEY (account, machine) REFERENCES machines ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+
+-- A trigger, so that taking an epoch and remembering whom it replaced is one
+-- statement.
+CREATE TRIGGER machine_replaced AFTER UPDATE OF epoch ON machines
+WHEN OLD.instance <> NEW.instance
+BEGIN
+  DELETE FROM replaced
+   WHERE account = NEW.account AND machine = NEW.name AND instance = NEW.instance;
+  INSERT OR REPLACE INTO replaced (account, machine, instance, since)
+  SELECT NEW.account, NEW.name, OLD.instance, NEW.seen WHERE OLD.instance <> '';
+  DELETE FROM replaced
+   WHERE account = NEW.account AND machine = NEW.name AND instance IN (
+     SELECT instance FROM replaced
+      WHERE account = NEW.account AND machine = NEW.name
+      ORDER BY since DESC LIMIT -1 OFFSET %d);
+END;
+
+CREATE TABLE tokens (
+  id        TEXT PRIMARY KEY,
+  hash      BLOB NOT NULL UNIQUE CHECK (length(hash) = 32),
+  account   TEXT NOT NULL REFERENCES accounts ON DELETE CASCADE,
+  kind      TEXT NOT NULL CHECK (kind IN ('agent', 'device')),
+  name      TEXT NOT NULL,
+  machine   TEXT NOT NULL,
+  device    TEXT NOT NULL,
+  created   INTEGER NOT NULL,
+  expires   INTEGER NOT NULL,
+  revoked   INTEGER NOT NULL,
+  used      INTEGER NOT NULL DEFAULT 0,
+  used_from TEXT NOT NULL DEFAULT ''
+) STRICT;
+CREATE INDEX tokens_account ON tokens (account, device);
+
+CREATE TABLE devices (
+  id      TEXT PRIMARY KEY,
+  account TEXT NOT NULL REFERENCES accounts ON DELETE CASCADE,
+  name    TEXT NOT NULL,
+  key     TEXT NOT NULL,
+  created INTEGER NOT NULL,
+  revoked INTEGER NOT NULL DEFAULT 0,
+  used    INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX devices_account ON devices (account);
+CREATE UNIQUE INDEX devices_key ON devices (account, key) WHERE revoked = 0;
+
+-- Keys that a machine has yet to remove.
+CREATE TABLE revocations (
+  account TEXT NOT NULL,
+  machine TEXT NOT NULL,
+  device  TEXT NOT NULL,
+  key     TEXT NOT NULL,
+  PRIMARY KEY (account, machine, device, key),
+  FOREIGN KEY (account, machine) REFERENCES machines ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+
+-- key and token are those of the first and of the newest redemption.
+CREATE TABLE pairings (
+  hash    BLOB PRIMARY KEY CHECK (length(hash) = 32),
+  account TEXT NOT NULL,
+  machine TEXT NOT NULL,
+  expires INTEGER NOT NULL,
+  key     TEXT NOT NULL DEFAULT '',
+  token   TEXT NOT NULL DEFAULT '',
+  FOREIGN KEY (account, machine) REFERENCES machines ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+CREATE INDEX pairings_machine ON pairings (account, machine, expires);
+
+-- AUTOINCREMENT: a number that was pruned is never given again.
+CREATE TABLE changes (
+  seq     INTEGER PRIMARY KEY AUTOINCREMENT,
+  kind    TEXT NOT NULL,
+  account TEXT NOT NULL,
+  machine TEXT NOT NULL,
+  token   TEXT NOT NULL,
+  device  TEXT NOT NULL
+) STRICT;
+`, maxReplaced)
+
+// migrate brings the database to the newest schema, in one transaction that
+// another process which starts at the same time waits for.
+func migrate(ctx context.Context, c *sql.Conn) (err error) {
+	if _, err := c.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+		return fmt.Errorf("lock: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			c.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
+		}
+	}()
+	var app, version, tables int
+	for _, q := range []struct {
+		text string
+		into *int
+	}{
+		{"PRAGMA application_id", &app},
+		{"PRAGMA user_version", &version},
+		{"SELECT count(*) FROM sqlite_schema", &tables},
+	} {
+		if err := c.QueryRowContext(ctx, q.text).Scan(q.into); err != nil {
+			return fmt.Errorf("read its version: %w", err)
+		}
+	}
+	switch {
+	case app != applicationID && (app != 0 || version != 0 || tables != 0):
+		return ErrForeign
+	case version > len(migrations):
+		return fmt.Errorf("its schema is version %d and this holdfast knows %d: %w", version, len(migrations), ErrNewer)
+	}
+	for n := version; n < len(migrations); n++ {
+		if _, err := c.ExecContext(ctx, migrations[n]); err != nil {
+			return fmt.Errorf("bring it to schema version %d: %w", n+1, err)
+		}
+	}
+	if version < len(migrations) {
+		// Pragmas take no parameters.
+		set := fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, len(migrations))
+		if _, err := c.ExecContext(ctx, set); err != nil {
+			return fmt.Errorf("note its version: %w", err)
+		}
+	}
+	if _, err := c.ExecContext(ctx, "COMMIT"); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
