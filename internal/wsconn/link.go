@@ -1,0 +1,332 @@
+package wsconn
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/internal/wire"
+)
+
+const (
+	// highWaterBytes is how much may wait in a link before data is made to wait
+	// at its source: one message. At half a 32 KiB message could never be
+	// prepared while another is sent; at double a stream holds more for nothing.
+	highWaterBytes = wire.MaxMessageBytes
+	// controlReserveBytes is kept free beyond one whole message for pings, pongs
+	// and the close frame, so that none of them ever waits behind a blocked peer.
+	// A ping and a pong every 5 s (the least keep-alive) fill it in half an hour
+	// of a peer that reads nothing; from then on they are left out.
+	controlReserveBytes = 4 << 10
+	// linkBufferBytes is what one link can hold: the high water, a message and
+	// its header, and the reserve.
+	linkBufferBytes = highWaterBytes + wire.MaxMessageBytes + 64 + controlReserveBytes
+	// controlFrameBytes is the longest control frame of a client.
+	controlFrameBytes = 2 + 4 + 125
+	// closeFrame is the first byte of a close frame.
+	closeFrame = 0x88
+	// flushTimeout bounds the last writes of a link that is being closed, for
+	// each of the at most two buffers that wait: 72 KiB pass in it at 8 KB/s.
+	flushTimeout = 10 * time.Second
+)
+
+// meter counts what comes in from the network, below TLS and WebSocket, so that
+// half of a frame is a sign of life too.
+type meter struct {
+	net.Conn
+	closed atomic.Bool
+
+	mu   sync.Mutex
+	last time.Time // of the newest byte that came in; zero: none that take has not told
+}
+
+func newMeter(c net.Conn) *meter { return &meter{Conn: c} }
+
+func (m *meter) Read(p []byte) (int, error) {
+	n, err := m.Conn.Read(p)
+	if n > 0 {
+		now := time.Now()
+		m.mu.Lock()
+		m.last = now
+		m.mu.Unlock()
+	}
+	return n, err
+}
+
+// take tells when the newest byte came in, once.
+func (m *meter) take() (at time.Time, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at, m.last = m.last, time.Time{}
+	return at, !at.IsZero()
+}
+
+func (m *meter) Close() error {
+	m.closed.Store(true)
+	return m.Conn.Close()
+}
+
+// shut ends the sending side where the connection knows how to.
+func (m *meter) shut() {
+	if c, ok := m.Conn.(interface{ CloseWrite() error }); ok {
+		c.CloseWrite()
+	}
+}
+
+// buffers holds spare link buffers: a link has one only while bytes wait in it.
+var buffers = sync.Pool{New: func() any { b := make([]byte, 0, linkBufferBytes); return &b }}
+
+// link stands between the WebSocket code and the connection. Its Write never
+// blocks: a goroutine does the writing. That matters because the WebSocket code
+// gives a pong five seconds to be written and ends the connection when they
+// pass, although a peer that has stopped reading for an hour is no fault. Data
+// waits in waitRoom, outside the WebSocket's locks.
+//
+// Close lets what waits go out, shuts the sending side and reads on for
+// wire.DrainTimeout: closing with unread bytes would send a reset that
+// overtakes the close frame. abort does none of that.
+type link struct {
+	rwc io.ReadWriteCloser // what the handshake left: TCP or TLS
+	raw *meter             // the TCP connection below it
+
+	readMu sync.Mutex // held while rwc.Read runs
+
+	mu      sync.Mutex
+	queue   *[]byte // nil while nothing waits
+	writing bool
+	closing bool
+	bye     bool // a close frame is in the queue or beyond
+	err     error
+	changed chan struct{} // closed, and made anew, when one of the above changes
+
+	wake chan struct{} // capacity 1: the writer has something to do
+	done chan struct{} // closed when the connection is closed and the writer gone
+}
+
+func newLink(rwc io.ReadWriteCloser, raw *meter) *link {
+	l := &link{
+		rwc: rwc, raw: raw,
+		changed: make(chan struct{}),
+		wake:    make(chan struct{}, 1),
+		done:    make(chan struct{}),
+	}
+	go l.run() // stopped by Close or abort, or by a write error and then either; waited for by waiting on done
+	return l
+}
+
+// Read serves the WebSocket code.
+func (l *link) Read(p []byte) (int, error) {
+	l.readMu.Lock()
+	defer l.readMu.Unlock()
+	l.mu.Lock()
+	closing := l.closing
+	l.mu.Unlock()
+	if closing {
+		return 0, net.ErrClosed
+	}
+	return l.rwc.Read(p)
+}
+
+// Write queues p whole or fails; it never blocks.
+func (l *link) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.err != nil:
+		return 0, l.err
+	case l.closing:
+		return 0, net.ErrClosed
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if l.queue == nil {
+		l.queue = buffers.Get().(*[]byte)
+	}
+	if len(*l.queue)+len(p) > linkBufferBytes {
+		return 0, errors.New("link buffer is full: data was written without waiting for room")
+	}
+	*l.queue = append(*l.queue, p...)
+	if len(p) <= controlFrameBytes && p[0] == closeFrame {
+		// The middle of a message can look like this too; bye is asked for only
+		// once no message will follow.
+		l.bye = true
+		l.broadcast()
+	}
+	l.signal()
+	return len(p), nil
+}
+
+func (l *link) signal() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// broadcast is called with mu held.
+func (l *link) broadcast() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// waitRoom blocks until a message of wire.MaxMessageBytes may be written, the
+// link fails, or expired is signalled: os.ErrDeadlineExceeded.
+func (l *link) waitRoom(expired <-chan struct{}) error {
+	for {
+		l.mu.Lock()
+		err, changed := l.err, l.changed
+		if err == nil && l.closing {
+			err = net.ErrClosed
+		}
+		room := l.queue == nil || len(*l.queue) < highWaterBytes
+		l.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		if room {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-expired:
+			return os.ErrDeadlineExceeded
+		}
+	}
+}
+
+// roomForControl reports whether a control frame fits the reserve.
+func (l *link) roomForControl() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.queue == nil || len(*l.queue)+controlFrameBytes <= linkBufferBytes
+}
+
+// stuck reports whether bytes wait that the network does not take.
+func (l *link) stuck() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.writing || l.queue != nil
+}
+
+// waitBye blocks until the close frame and all before it have left, the link
+// fails, or expired is signalled.
+func (l *link) waitBye(expired <-chan time.Time) {
+	for {
+		l.mu.Lock()
+		gone := l.err != nil || l.bye && l.queue == nil && !l.writing
+		changed := l.changed
+		l.mu.Unlock()
+		if gone {
+			return
+		}
+		select {
+		case <-changed:
+		case <-l.done:
+			return
+		case <-expired:
+			return
+		}
+	}
+}
+
+// unsent is how many bytes wait here.
+func (l *link) unsent() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.queue == nil {
+		return 0
+	}
+	return len(*l.queue)
+}
+
+// run is the writer.
+func (l *link) run() {
+	defer close(l.done)
+	for l.writeBatch() {
+	}
+	l.linger()
+}
+
+// writeBatch writes what waits. It reports false when the link is to end.
+func (l *link) writeBatch() bool {
+	l.mu.Lock()
+	batch, closing, err := l.queue, l.closing, l.err
+	if err != nil || batch == nil {
+		l.mu.Unlock()
+		if closing {
+			return false
+		}
+		<-l.wake
+		return true
+	}
+	l.queue, l.writing = nil, true
+	l.broadcast()
+	l.mu.Unlock()
+
+	if closing {
+		l.raw.SetWriteDeadline(time.Now().Add(flushTimeout))
+	}
+	_, err = l.rwc.Write(*batch)
+
+	l.mu.Lock()
+	l.writing = false
+	if err != nil {
+		l.err = err
+		l.queue = nil
+	}
+	l.broadcast()
+	l.mu.Unlock()
+	*batch = (*batch)[:0]
+	buffers.Put(batch)
+	return true
+}
+
+// linger ends the connection so that the last bytes arrive.
+func (l *link) linger() {
+	defer l.raw.Close()
+	l.mu.Lock()
+	failed := l.err != nil
+	l.mu.Unlock()
+	if failed || l.raw.closed.Load() {
+		return
+	}
+	l.readMu.Lock() // the reader has left: Close made its read return
+	defer l.readMu.Unlock()
+	l.raw.shut()
+	l.raw.SetReadDeadline(time.Now().Add(wire.DrainTimeout))
+	io.Copy(io.Discard, l.raw.Conn)
+}
+
+// Close returns at once; done says when the connection is closed.
+func (l *link) Close() error {
+	l.mu.Lock()
+	if !l.closing {
+		l.closing = true
+		if l.writing {
+			l.raw.SetWriteDeadline(time.Now().Add(flushTimeout))
+		}
+		l.raw.SetReadDeadline(time.Unix(1, 0))
+		l.broadcast()
+	}
+	l.mu.Unlock()
+	l.signal()
+	return nil
+}
+
+// abort closes the connection at once. What waits is lost.
+func (l *link) abort() {
+	l.raw.Close()
+	l.mu.Lock()
+	l.closing = true
+	if l.err == nil {
+		l.err = net.ErrClosed
+	}
+	l.broadcast()
+	l.mu.Unlock()
+	l.signal()
+}
