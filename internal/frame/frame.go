@@ -76,18 +76,18 @@ func (e *Error) Error() string { return e.text }
 
 // What a peer can do wrong.
 var (
-	ErrReserved       = &Error{1002, "frame has a reserved bit set"}
-	ErrOpcode         = &Error{1002, "frame has an unknown opcode"}
+	ErrReserved          = &Error{1002, "frame has a reserved bit set"}
+	ErrOpcode            = &Error{1002, "frame has an unknown opcode"}
 	ErrFragmentedControl = &Error{1002, "control frame is fragmented"}
-	ErrLongControl    = &Error{1002, "control frame is longer than 125 bytes"}
-	ErrLength         = &Error{1002, "frame length has its highest bit set"}
-	ErrUnmasked       = &Error{1002, "client frame is not masked"}
-	ErrContinuation   = &Error{1002, "continuation frame without a message"}
-	ErrInterleaved    = &Error{1002, "new message inside a fragmented one"}
-	ErrClosePayload   = &Error{1002, "close frame has a one-byte payload"}
-	ErrCloseCode      = &Error{1002, "close frame has a code that may not be sent"}
-	ErrCloseReason    = &Error{1007, "close reason is not UTF-8"}
-	ErrTooBig         = &Error{1009, "message is too big"}
+	ErrLongControl       = &Error{1002, "control frame is longer than 125 bytes"}
+	ErrLength            = &Error{1002, "frame length has its highest bit set"}
+	ErrUnmasked          = &Error{1002, "client frame is not masked"}
+	ErrContinuation      = &Error{1002, "continuation frame without a message"}
+	ErrInterleaved       = &Error{1002, "new message inside a fragmented one"}
+	ErrClosePayload      = &Error{1002, "close frame has a one-byte payload"}
+	ErrCloseCode         = &Error{1002, "close frame has a code that may not be sent"}
+	ErrCloseReason       = &Error{1007, "close reason is not UTF-8"}
+	ErrTooBig            = &Error{1009, "message is too big"}
 )
 
 // CodeOf is the close code to answer err with: that of an Error, else 1011.

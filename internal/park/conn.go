@@ -1,0 +1,225 @@
+package park
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/internal/frame"
+	"holdfast/internal/wire"
+)
+
+// Conn is one parked connection. Its methods may be called from anywhere, a
+// Handler included, and never block.
+//
+// There are as many of these as machines: a field more costs every one of them.
+type Conn struct {
+	lot     *Lot
+	handler Handler
+
+	// handling is held during a call of handler.
+	handling sync.Mutex
+
+	mu    sync.Mutex
+	state state
+	// told is set once Closed was called; guarded by handling.
+	told bool
+	// inWheel says that the wheel has an entry for this connection.
+	inWheel bool
+	// expires is when to call Expired, in the wheel's ticks; zero is never.
+	expires atomic.Uint32
+	// out is what waits to be sent, as frames; nil while there is nothing.
+	out []byte
+
+	parked // epoll form
+	// waiter is set for the goroutine form.
+	waiter *waiter
+}
+
+// state of a connection, as far as sending goes.
+type state uint8
+
+const (
+	open    state = iota
+	closing       // a close frame is in out, or was sent; nothing may follow
+	dropped       // the socket is closed
+)
+
+// Send queues one text message. Errors: ErrClosed, ErrFull.
+func (c *Conn) Send(text []byte) error { return c.queue(frame.Text, text) }
+
+// Ping queues a protocol ping, as a keep-alive for the path. Errors as of Send.
+func (c *Conn) Ping() error { return c.queue(frame.Ping, nil) }
+
+func (c *Conn) queue(op frame.Opcode, payload []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state != open {
+		return ErrClosed
+	}
+	if len(c.out)+len(payload)+frame.MaxHeaderBytes > c.lot.opt.MaxQueue {
+		return ErrFull
+	}
+	c.append(frame.AppendFrame(c.out, op, payload))
+	return nil
+}
+
+// append sets out, which has grown, and has it written. mu is held.
+func (c *Conn) append(out []byte) {
+	c.lot.held.Add(int64(len(out) - len(c.out)))
+	c.out = out
+	c.writeSoon()
+}
+
+// taken notes that n bytes of out were written. mu is held.
+func (c *Conn) taken(n int) {
+	c.lot.held.Add(-int64(n))
+	if c.out = c.out[n:]; len(c.out) == 0 {
+		c.out = nil
+	}
+}
+
+// Close sends a close frame behind what is queued, then shuts the sending side
+// and reads on until the peer hangs up, for Options.CloseTimeout at most. It
+// returns at once. On a connection that is closing already it does nothing.
+func (c *Conn) Close(code wire.CloseCode, reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.beginClose(code, reason)
+}
+
+// beginClose reports whether it was this call that began. mu is held.
+func (c *Conn) beginClose(code wire.CloseCode, reason string) bool {
+	if c.state != open {
+		return false
+	}
+	c.state = closing
+	c.dropAfter(c.lot.opt.CloseTimeout, End{Code: code, Reason: frame.CutReason(reason)})
+	c.append(frame.AppendClose(c.out, uint16(code), reason))
+	return true
+}
+
+// ExpireAfter has Handler.Expired called once after d, in place of what was set
+// before; zero means never. It costs next to nothing: call it for every message.
+func (c *Conn) ExpireAfter(d time.Duration) {
+	if d <= 0 {
+		c.expires.Store(0)
+		return
+	}
+	c.lot.wheel.set(c, d)
+}
+
+// Form names the way this connection waits: "epoll" or "goroutine".
+func (c *Conn) Form() string {
+	if c.waiter != nil {
+		return "goroutine"
+	}
+	return "epoll"
+}
+
+// feed gives r what was read and handles the messages that are complete. It
+// reports whether to read on for messages; after false, bytes are only to be
+// thrown away.
+func (c *Conn) feed(r *frame.Reader, b []byte) bool {
+	for {
+		m, n, err := r.Next(b)
+		if err != nil {
+			c.broke(err)
+			return false
+		}
+		if m.Op == frame.Continuation {
+			return true
+		}
+		if !c.handle(m) {
+			return false
+		}
+		b = b[n:]
+	}
+}
+
+// handle answers control frames and passes messages on.
+func (c *Conn) handle(m frame.Message) bool {
+	switch m.Op {
+	case frame.Close:
+		c.closedByPeer(m.Payload)
+		return false
+	case frame.Ping:
+		// A peer that pings and does not read gets no more pongs than fit.
+		if c.queue(frame.Pong, m.Payload) == ErrClosed {
+			return true
+		}
+	}
+	c.handling.Lock()
+	defer c.handling.Unlock()
+	if c.isOpen() {
+		c.handler.Message(c, m.Op, m.Payload)
+	}
+	return true
+}
+
+func (c *Conn) isOpen() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state == open
+}
+
+// closedByPeer answers a close frame.
+func (c *Conn) closedByPeer(payload []byte) {
+	code, reason, err := frame.ParseClose(payload)
+	if err != nil {
+		c.broke(err)
+		return
+	}
+	c.mu.Lock()
+	first := c.beginClose(wire.CloseCode(code), "")
+	c.mu.Unlock()
+	if first {
+		c.ended(End{Code: wire.CloseCode(code), Reason: wire.CleanReason(reason), ByPeer: true})
+	}
+}
+
+// broke answers a breach of the protocol.
+func (c *Conn) broke(err error) {
+	code := wire.CloseCode(frame.CodeOf(err))
+	c.mu.Lock()
+	first := c.beginClose(code, err.Error())
+	c.mu.Unlock()
+	if first {
+		c.ended(End{Code: code, Reason: err.Error(), ByPeer: true, Err: err})
+	}
+}
+
+// ended tells the handler, once.
+func (c *Conn) ended(e End) {
+	c.expires.Store(0)
+	c.handling.Lock()
+	defer c.handling.Unlock()
+	if !c.told {
+		c.told = true
+		c.handler.Closed(c, e)
+		c.handler = nil // the wheel may know c for minutes yet
+	}
+}
+
+// expired is called by the wheel.
+func (c *Conn) expired() {
+	c.handling.Lock()
+	defer c.handling.Unlock()
+	if !c.told && c.isOpen() {
+		c.handler.Expired(c)
+	}
+}
+
+// gone is called by a form when the socket is closed.
+func (c *Conn) gone(e End) {
+	c.mu.Lock()
+	c.state = dropped
+	c.taken(len(c.out))
+	c.mu.Unlock()
+	c.ended(e)
+}
+
+// lost is the end of a connection that broke without a close frame.
+func lost(err error) End {
+	return End{Code: wire.CloseAbnormal, ByPeer: true, Err: err}
+}
