@@ -56,7 +56,10 @@ type Leg struct {
 
 // Options of a Pump. The zero value is right for a relay.
 type Options struct {
-	// Liveness is how each leg is pinged and judged; zero means liveness.Data().
+	// Keepalive is how often each leg is pinged whatever it sends; zero means as
+	// Liveness says.
+	Keepalive time.Duration
+	// Liveness is how each leg is judged; zero means liveness.Data().
 	Liveness liveness.Config
 	// CloseTimeout bounds the reading on after a close frame was sent; zero means
 	// wire.DrainTimeout.
@@ -81,6 +84,9 @@ const (
 func (o *Options) complete() error {
 	if o.Liveness.Tracks == nil {
 		o.Liveness = liveness.Data()
+	}
+	if o.Keepalive != 0 {
+		o.Liveness.Keepalive = o.Keepalive
 	}
 	if err := o.Liveness.Validate(); err != nil {
 		return fmt.Errorf("make a pump: %w", err)
