@@ -320,28 +320,22 @@ func (f *Funnel) Offline(now Instant) Action {
 }
 
 func (f *Funnel) wake(now Instant) Action {
-	f.watch.Observe(now)
-	return f.step(now, f.woken(now))
+	var a Action
+	f.woken(now, &a)
+	return f.step(now, a)
 }
 
-func (f *Funnel) woken(now Instant) (a Action) {
+func (f *Funnel) woken(now Instant, a *Action) {
 	switch {
 	case f.phase == Waiting && !f.hourly:
 		f.due = min(f.due, now.Mono)
 	case f.phase == Open || f.phase == Up:
 		a.Probe = true
 	}
-	return a
 }
 
 // Tick says that time passed: call it at Action.Next.
-func (f *Funnel) Tick(now Instant) Action {
-	var a Action
-	if f.watch.Observe(now) > 0 {
-		a = f.woken(now)
-	}
-	return f.step(now, a)
-}
+func (f *Funnel) Tick(now Instant) Action { return f.step(now, Action{}) }
 
 // Phase is where the funnel is.
 func (f *Funnel) Phase() Phase { return f.phase }
@@ -367,6 +361,9 @@ func (f *Funnel) wait(now Instant, d time.Duration, hourly bool) {
 
 // step starts what is due and says when to come back.
 func (f *Funnel) step(now Instant, a Action) Action {
+	if f.watch.Observe(now) > 0 {
+		f.woken(now, &a)
+	}
 	if f.drainAt != none && f.socket != 0 && now.Mono >= f.drainAt {
 		// Planned, so the next attempt needs no backoff: the relay has spread
 		// the agents already.
