@@ -174,7 +174,7 @@ func State(t engine.Token, now time.Time) wire.Refusal {
 // refusal: 401, or 429 once the address failed too often. A good token never
 // comes here, so that thousands behind one address are not locked out.
 func (g *Gate) Fail(r *http.Request, code wire.Refusal, line string) *Refusal {
-	if wait, ok := g.failures.Take(g.Addr(r), time.Now()); !ok {
+	if wait, ok := g.failures.Take(network(g.Client(r)), time.Now()); !ok {
 		return TooMany(wait, "too many failed authentications from this address; wait, then try with a good token")
 	}
 	return Refuse(http.StatusUnauthorized, code, line)
@@ -189,13 +189,13 @@ func (g *Gate) Unavailable(doing string, err error) *Refusal {
 	return ref
 }
 
-// Addr is the address that a request counts for: the TCP peer's, or, where
+// Client is the address that a request came from: the TCP peer's, or, where
 // that is a trusted proxy, the last address in X-Forwarded-For that is none.
-// IPv6 counts by /64, which one subscriber holds whole.
-func (g *Gate) Addr(r *http.Request) netip.Addr {
+// The zero Addr stands for what is no address, such as a Unix socket.
+func (g *Gate) Client(r *http.Request) netip.Addr {
 	peer := parseAddr(r.RemoteAddr)
 	if !g.trusted(peer) {
-		return network(peer)
+		return peer
 	}
 	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
 	for i := len(hops) - 1; i >= 0; i-- {
@@ -208,7 +208,7 @@ func (g *Gate) Addr(r *http.Request) netip.Addr {
 			break
 		}
 	}
-	return network(peer)
+	return peer
 }
 
 func (g *Gate) trusted(a netip.Addr) bool {
@@ -233,6 +233,8 @@ func parseAddr(s string) netip.Addr {
 	return a.Unmap().WithZone("")
 }
 
+// network is what an address counts as: IPv6 by /64, which one subscriber holds
+// whole.
 func network(a netip.Addr) netip.Addr {
 	if !a.Is6() {
 		return a

@@ -9,8 +9,6 @@ package jsonapi
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -20,7 +18,9 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/account"
 	"holdfast/internal/engine"
+	"holdfast/internal/pairing"
 	"holdfast/internal/relay/gate"
 	"holdfast/internal/wire"
 )
@@ -49,7 +49,8 @@ type Options struct {
 // channels.
 type API struct {
 	Options
-	opened *gate.Windows[string]
+	accounts *account.Accounts
+	opened   *gate.Windows[string] // pairing links of a token in this minute
 }
 
 // New makes an API.
@@ -57,7 +58,11 @@ func New(o Options) (*API, error) {
 	if o.Store == nil || o.Gate == nil || o.Log == nil || o.Held == nil || o.Describe == nil || o.Over == nil || o.Refused == nil {
 		return nil, errors.New("jsonapi: every option is required")
 	}
-	return &API{Options: o, opened: gate.NewWindows[string](pairingsPerMinute, time.Minute)}, nil
+	accounts, err := account.New(account.Options{Store: o.Store})
+	if err != nil {
+		return nil, err
+	}
+	return &API{Options: o, accounts: accounts, opened: gate.NewWindows[string](pairingsPerMinute, time.Minute)}, nil
 }
 
 // call is one authenticated request.
@@ -246,16 +251,17 @@ func (a *API) openPairing(w http.ResponseWriter, c call) *gate.Refusal {
 	if err != nil {
 		return gate.Refuse(http.StatusBadRequest, wire.RefusalSyntax, "hash: "+err.Error())
 	}
-	ttl := time.Duration(in.TTLSeconds) * time.Second
-	if in.TTLSeconds < 1 || in.TTLSeconds > int(wire.MaxPairingTTL/time.Second) {
-		return gate.Refuse(http.StatusBadRequest, wire.RefusalSyntax,
-			fmt.Sprintf("ttlSeconds must be 1 to %d", int(wire.MaxPairingTTL/time.Second)))
+	if in.TTLSeconds < 0 || in.TTLSeconds > int(wire.MaxPairingTTL/time.Second) {
+		return syntax(account.ErrTTL)
 	}
 	if wait, ok := a.opened.Take(c.token.ID, time.Now()); !ok {
 		return gate.TooMany(wait, "too many pairing links in a minute")
 	}
-	p := engine.Pairing{Hash: hash, Account: c.token.Account, Machine: c.token.Machine, Expires: time.Now().Add(ttl).UTC().Truncate(time.Millisecond)}
-	switch err := a.Store.AddPairing(c.Context(), p); {
+	k := engine.Key{Account: c.token.Account, Machine: c.token.Machine}
+	expires, err := a.accounts.OpenPairing(c.Context(), k, hash, time.Duration(in.TTLSeconds)*time.Second)
+	switch {
+	case errors.Is(err, wire.ErrSyntax):
+		return syntax(err)
 	case errors.Is(err, engine.ErrExists):
 		return gate.Refuse(http.StatusConflict, wire.RefusalSyntax, "this pairing is open already: make a new secret")
 	case errors.Is(err, engine.ErrNotFound):
@@ -263,8 +269,12 @@ func (a *API) openPairing(w http.ResponseWriter, c call) *gate.Refusal {
 	case err != nil:
 		return a.Gate.Unavailable("open a pairing", err)
 	}
-	a.Log.Info("pairing opened", "account", p.Account, "machine", p.Machine)
-	return a.answer(w, http.StatusCreated, wire.PairingOpened{Expires: p.Expires})
+	a.Log.Info("pairing opened", "account", k.Account, "machine", k.Machine)
+	return a.answer(w, http.StatusCreated, wire.PairingOpened{Expires: expires})
+}
+
+func syntax(err error) *gate.Refusal {
+	return gate.Refuse(http.StatusBadRequest, wire.RefusalSyntax, err.Error())
 }
 
 // closePairing asks for no more than the account's token: whoever knows the
@@ -288,25 +298,15 @@ func (a *API) redeem(w http.ResponseWriter, c call) *gate.Refusal {
 	if ref := read(c, &in); ref != nil {
 		return ref
 	}
-	secret, err := decode32(in.Secret)
+	secret, err := pairing.ParseRelaySecret(in.Secret)
 	if err != nil {
-		return gate.Refuse(http.StatusBadRequest, wire.RefusalSyntax, "secret: "+err.Error())
+		return syntax(err)
 	}
-	key, err := parseDeviceKey(in.Key)
-	if err != nil {
-		return gate.Refuse(http.StatusBadRequest, wire.RefusalSyntax, "key: "+err.Error())
-	}
-	name := wire.CleanReason(in.Name)
-	if name == "" || len(name) > wire.MaxNameBytes {
-		return gate.Refuse(http.StatusBadRequest, wire.RefusalSyntax, fmt.Sprintf("name must be 1 to %d bytes", wire.MaxNameBytes))
-	}
-	now := time.Now()
-	token := wire.NewToken()
-	d, p, err := a.Store.RedeemPairing(c.Context(), sha256.Sum256(secret[:]),
-		engine.Device{ID: newID("d"), Name: name, Key: key, Created: now},
-		engine.Token{ID: newID("t"), Hash: token.Hash(), Kind: engine.KindDevice, Name: name, Created: now})
+	got, err := a.accounts.Redeem(c.Context(), secret, in.Key, in.Name)
 	switch {
-	case errors.Is(err, engine.ErrNotFound):
+	case errors.Is(err, wire.ErrSyntax):
+		return syntax(err)
+	case errors.Is(err, account.ErrNoPairing):
 		ref := a.Gate.Fail(c.Request, wire.RefusalNotFound,
 			"this pairing link is unknown, has expired, or was used by another device: make a new one with holdfast pair")
 		if ref.Status == http.StatusUnauthorized {
@@ -316,16 +316,10 @@ func (a *API) redeem(w http.ResponseWriter, c call) *gate.Refusal {
 	case err != nil:
 		return a.Gate.Unavailable("redeem a pairing", err)
 	}
-	a.Log.Info("device paired", "account", p.Account, "machine", p.Machine)
+	a.Log.Info("device paired", "account", got.Device.Account, "machine", got.Machine)
 	return a.answer(w, http.StatusOK, wire.PairingRedeemed{
-		Token: token.Secret(), Device: d.ID, Account: string(p.Account), Machine: p.Machine,
+		Token: got.Text.Secret(), Device: got.Device.ID, Account: string(got.Device.Account), Machine: got.Machine,
 	})
-}
-
-// newID names a device or a token in public: 80 random bits, so that two never
-// meet; it is no secret.
-func newID(kind string) string {
-	return kind + "-" + strings.ToLower(rand.Text()[:16])
 }
 
 func (a *API) answer(w http.ResponseWriter, status int, v any) *gate.Refusal {

@@ -1,0 +1,479 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+	"unique"
+
+	"holdfast/internal/engine"
+	"holdfast/internal/frame"
+	"holdfast/internal/park"
+	"holdfast/internal/relay/gate"
+	"holdfast/internal/wire"
+)
+
+const (
+	// reapAfter is how long a control connection may be silent: three heartbeats
+	// of 45 s and some slack. At half, one lost heartbeat would cut a healthy
+	// agent; at double, a machine looks connected for five minutes.
+	reapAfter = 150 * time.Second
+	// revokeBatch is how many revocations are under way to an agent at once: its
+	// send queue holds them even with the longest keys.
+	revokeBatch = 32
+	// acksMax is how many acknowledgements wait for the store; more are dropped
+	// and asked for again when the agent reconnects.
+	acksMax = 1024
+)
+
+// opPresent is asked through the router: is the holder there? The holder
+// answers by accepting it, and nothing is sent.
+const opPresent wire.Op = ""
+
+// control is one agent's control connection: the registry entry of a parked
+// machine. A field more here is paid for by every one of them.
+type control struct {
+	member
+	relay    *Relay
+	conn     *park.Conn // set before the socket is in the axes
+	instance wire.Instance
+
+	mu       sync.Mutex
+	hello    unique.Handle[hello]
+	presence string
+	owed     int16 // revocations sent and not acknowledged
+	more     bool  // further ones wait for those
+	greeted  bool  // hello is set
+	stage    stage
+	asked    bool // a ping came before stageReady
+	pinged   bool // it has sent an application ping, so that other frames count no more
+	ended    bool // nothing is delivered any more
+	gone     bool // the socket is closed
+}
+
+// stage is how far a control connection has come.
+type stage uint8
+
+const (
+	stageNew   stage = iota // not in the axes yet
+	stageHeld               // the router knows it: dials may come
+	stageReady              // its token was checked again: pings are answered
+)
+
+// hello is what agents of one make say alike, so that it is kept once for all.
+type hello struct {
+	version, features, services string // lists joined with listSep
+}
+
+const listSep = "\n"
+
+// helloItems bounds a list in a hello.
+const helloItems = 64
+
+// controls keep the parked sockets.
+type controls struct {
+	relay *Relay
+	lot   *park.Lot
+	acks  chan ack
+}
+
+type ack struct {
+	c   *control
+	rev engine.Revocation
+}
+
+func newControls(r *Relay, keepalive time.Duration) (*controls, error) {
+	lot, err := park.New(park.Options{})
+	if err != nil {
+		return nil, err
+	}
+	cs := &controls{relay: r, lot: lot, acks: make(chan ack, acksMax)}
+	r.background(cs.acknowledge) // ends with ctx
+	if keepalive > 0 {
+		r.background(func() { cs.keepAlive(keepalive) }) // ends with ctx
+	}
+	return cs, nil
+}
+
+func (cs *controls) close() { cs.lot.Close() }
+
+func (cs *controls) stats() (forms map[string]int, heldBytes int) {
+	s := cs.lot.Stats()
+	return map[string]int{"epoll": s.Epoll, "goroutine": s.Goroutine}, int(s.HeldBytes)
+}
+
+// keepAlive pings every control connection, for paths that drop idle ones. It
+// judges nothing.
+func (cs *controls) keepAlive(every time.Duration) {
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-cs.relay.ctx.Done():
+			return
+		case <-t.C:
+			for _, m := range cs.relay.axes.ofRole(roleControl) {
+				_ = m.self.(*control).conn.Ping() // one that is closing needs none
+			}
+		}
+	}
+}
+
+// acknowledge writes to the store what agents have done.
+func (cs *controls) acknowledge() {
+	r := cs.relay
+	for {
+		select {
+		case <-r.ctx.Done():
+			return
+		case a := <-cs.acks:
+			k := a.c.key()
+			if err := r.store.AckRevocation(r.ctx, k, a.rev); err != nil && !errors.Is(err, engine.ErrNotFound) {
+				r.log.Error("note a revocation as done", "account", k.Account, "machine", k.Machine, "err", err)
+			}
+			a.c.mu.Lock()
+			a.c.owed = max(a.c.owed-1, 0)
+			next := a.c.more && a.c.owed == 0
+			a.c.mu.Unlock()
+			if next {
+				r.sendRevocations(a.c)
+			}
+		}
+	}
+}
+
+// serveAgent is /agent/{machineID}, its token verified.
+func (r *Relay) serveAgent(w http.ResponseWriter, req *http.Request, hs handshake, t engine.Token) *gate.Refusal {
+	rt, ref := parseRoute(req)
+	if ref != nil {
+		return ref
+	}
+	if t.Kind != engine.KindAgent || t.Machine != "" && t.Machine != rt.Machine {
+		return gate.NotAllowed()
+	}
+	if !r.negotiated(w, req, hs) {
+		return nil
+	}
+	k := engine.Key{Account: t.Account, Machine: wire.MachineID(strings.Clone(string(rt.Machine)))}
+	if err := r.store.BindToken(req.Context(), t.ID, k.Machine); err != nil {
+		return r.failure("bind a token to a machine", err)
+	}
+	epoch, err := r.store.Claim(req.Context(), k, hs.instance, hs.attempt)
+	switch {
+	case errors.Is(err, engine.ErrStaleAttempt):
+		r.metrics.replaced.Inc()
+		r.accept(w, req, hs.selected.Protocol, wire.CloseReplaced, wire.ReplacedReason(hs.instance))
+		return nil
+	case errors.Is(err, engine.ErrReplaced):
+		m, err := r.store.Machine(req.Context(), k)
+		if err != nil {
+			return r.failure("look up a machine", err)
+		}
+		r.metrics.replaced.Inc()
+		r.accept(w, req, hs.selected.Protocol, wire.CloseReplaced, wire.ReplacedReason(m.Instance))
+		return nil
+	case err != nil:
+		return r.failure("claim a machine", err)
+	}
+	conn, head, err := upgrade(w, req, hs.selected.Protocol)
+	if err != nil {
+		return nil
+	}
+	r.touch(t.ID, r.gate.Client(req))
+	c := &control{relay: r, instance: wire.Instance(strings.Clone(string(hs.instance)))}
+	c.self, c.machine, c.role = c, k.Machine, roleControl
+	// The socket may speak from here on; before it is joined it can be told
+	// nothing but to go.
+	pc, err := r.controls.lot.Park(conn, head, c)
+	if err != nil {
+		r.background(func() { farewell(conn, wire.CloseRestart, wire.RestartReason(0)) })
+		return nil
+	}
+	pc.ExpireAfter(reapAfter)
+	c.conn = pc
+	r.axes.add(&c.member, t)
+	r.join(c, k, epoch, t)
+	return nil
+}
+
+// join makes c the machine's holder, then asks about its token again: now that
+// c is in the axes, a revocation either was seen here or closes it from there.
+func (r *Relay) join(c *control, k engine.Key, epoch uint64, t engine.Token) {
+	k.Account = c.account.id // the one copy of the name
+	before, err := r.router.Hold(k, epoch, c)
+	switch {
+	case errors.Is(err, engine.ErrStaleAttempt):
+		r.metrics.replaced.Inc()
+		c.end(wire.CloseReplaced, wire.ReplacedReason(r.winner(k)))
+	case err != nil:
+		r.log.Error("hold a machine", "account", k.Account, "machine", k.Machine, "err", err)
+		c.end(wire.CloseRestart, wire.RestartReason(time.Second))
+	}
+	if old, ok := before.(*control); ok {
+		// It lost the name in Hold; the rest goes on in the background.
+		r.metrics.replaced.Inc()
+		old.end(wire.CloseReplaced, wire.ReplacedReason(c.instance))
+	}
+	c.advance(stageHeld)
+	if code, reason := r.stillGood(k, t); code != 0 {
+		c.end(code, reason)
+	}
+	ended, asked, gone := c.advance(stageReady)
+	if ended {
+		r.router.Release(k, c) // end may have come before Hold
+	}
+	if gone {
+		r.axes.remove(&c.member)
+	}
+	if ended {
+		return
+	}
+	if asked {
+		c.pong()
+	}
+	r.log.Info("machine connected", "account", k.Account, "machine", k.Machine, "epoch", epoch)
+	r.sendRevocations(c)
+}
+
+// advance moves c to a stage and says what came meanwhile.
+func (c *control) advance(to stage) (ended, asked, gone bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stage = to
+	return c.ended, c.asked, c.gone
+}
+
+// winner is the instance that holds a machine by the store's word.
+func (r *Relay) winner(k engine.Key) wire.Instance {
+	m, err := r.store.Machine(r.ctx, k)
+	if err != nil {
+		return "" // "a newer connection" is true all the same
+	}
+	return m.Instance
+}
+
+// sendRevocations sends what the machine has not acknowledged.
+func (r *Relay) sendRevocations(c *control) {
+	k := c.key()
+	list, err := r.store.Revocations(r.ctx, k)
+	if err != nil {
+		if r.ctx.Err() == nil {
+			r.log.Error("list a machine's revocations", "account", k.Account, "machine", k.Machine, "err", err)
+		}
+		return
+	}
+	n := min(len(list), revokeBatch)
+	c.mu.Lock()
+	c.owed, c.more = int16(n), n < len(list)
+	c.mu.Unlock()
+	for _, rev := range list[:n] {
+		if c.Deliver(wire.Message{Op: wire.OpRevoke, Device: rev.Device, Key: rev.Key}) != nil {
+			return // it will ask again when it reconnects
+		}
+	}
+}
+
+// Deliver implements engine.Holder: it is the code that delivers a dial.
+func (c *control) Deliver(m wire.Message) error {
+	if m.Op == opPresent {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.ended {
+			return park.ErrClosed
+		}
+		return nil
+	}
+	b, err := wire.EncodeControl(m)
+	if err != nil {
+		return err
+	}
+	err = c.conn.Send(b)
+	if errors.Is(err, park.ErrFull) {
+		// An agent that does not read cannot be dialled either.
+		c.end(wire.CloseInternal, "the agent does not read")
+	}
+	return err
+}
+
+// pong answers the application round trip: from Deliver, and only if this very
+// socket is what a dial would use.
+func (c *control) pong() {
+	k := c.key()
+	if c.relay.router.Holds(k, c) {
+		// A failure shows as a closed socket.
+		_ = c.Deliver(wire.Message{Op: wire.OpPong})
+		return
+	}
+	// If it was replaced, end was called with 4409 and this does nothing.
+	c.end(wire.CloseRestart, wire.RestartReason(0))
+}
+
+// end implements ender: the name is lost at once, the rest takes its time.
+func (c *control) end(code wire.CloseCode, reason string) {
+	c.mu.Lock()
+	ended := c.ended
+	c.ended = true
+	c.mu.Unlock()
+	if ended {
+		return
+	}
+	k := c.key()
+	c.relay.router.Release(k, c)
+	c.relay.metrics.closed(code)
+	c.relay.log.Info("machine's control connection ended", "account", k.Account, "machine", k.Machine, "verdict", reason, "code", code)
+	c.conn.Close(code, reason)
+}
+
+// Message implements park.Handler.
+func (c *control) Message(pc *park.Conn, op frame.Opcode, payload []byte) {
+	switch op {
+	case frame.Text:
+		pc.ExpireAfter(reapAfter)
+		c.text(payload)
+		return
+	case frame.Binary:
+		c.relay.metrics.dropped.WithLabelValues("binary").Inc()
+	}
+	c.mu.Lock()
+	counts := !c.pinged
+	c.mu.Unlock()
+	if counts {
+		pc.ExpireAfter(reapAfter)
+	}
+}
+
+// text handles one control message. What is not understood is dropped: it must
+// not become a reason to disconnect.
+func (c *control) text(payload []byte) {
+	m, err := wire.DecodeControl(payload)
+	switch {
+	case errors.Is(err, wire.ErrUnknownOp):
+		return
+	case err != nil:
+		c.relay.metrics.dropped.WithLabelValues("malformed").Inc()
+		return
+	}
+	switch m.Op {
+	case wire.OpPing:
+		c.mu.Lock()
+		c.pinged = true
+		c.asked = c.stage < stageReady
+		asked := c.asked
+		c.mu.Unlock()
+		if !asked {
+			c.pong()
+		}
+	case wire.OpHello:
+		h := unique.Make(hello{
+			version:  wire.CleanReason(m.Version),
+			features: joinList(m.Features),
+			services: joinList(m.Services),
+		})
+		c.mu.Lock()
+		c.hello, c.presence, c.greeted = h, strings.Clone(m.Presence), true
+		c.mu.Unlock()
+	case wire.OpRefuse:
+		c.refused(m)
+	case wire.OpRevoked:
+		c.mu.Lock()
+		early := c.stage < stageReady
+		c.mu.Unlock()
+		if early {
+			return // it has been sent no revoke
+		}
+		select {
+		case c.relay.controls.acks <- ack{c, engine.Revocation{Device: m.Device, Key: m.Key}}:
+		default:
+			c.relay.metrics.dropped.WithLabelValues("busy").Inc()
+		}
+	}
+}
+
+// refused ends a dial that this machine was sent.
+func (c *control) refused(m wire.Message) {
+	c.mu.Lock()
+	early := c.stage < stageHeld
+	c.mu.Unlock()
+	if early {
+		return // it has been sent no dial
+	}
+	d := c.relay.dials.take(m.ConnID, c.key())
+	if d == nil {
+		return // too late, or never its own
+	}
+	c.relay.dials.give(d, answer{code: wire.RefuseCode(m.Code), reason: wire.CleanReason(m.Reason)})
+}
+
+// joinList keeps the items of a list that are names.
+func joinList[S ~string](items []S) string {
+	var b strings.Builder
+	for _, s := range items[:min(len(items), helloItems)] {
+		if _, err := wire.ParseMachineID(string(s)); err != nil {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteString(listSep)
+		}
+		b.WriteString(string(s))
+	}
+	return b.String()
+}
+
+func splitList[S ~string](joined string) []S {
+	if joined == "" {
+		return nil
+	}
+	var out []S
+	for s := range strings.SplitSeq(joined, listSep) {
+		out = append(out, S(s))
+	}
+	return out
+}
+
+// greeting is what the agent said of itself.
+func (c *control) greeting() hello {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.greeted {
+		return hello{}
+	}
+	return c.hello.Value()
+}
+
+// Expired implements park.Handler: nothing that counts was heard.
+func (c *control) Expired(*park.Conn) {
+	c.relay.metrics.reaps.Inc()
+	c.end(wire.CloseGoingAway, "nothing was heard for "+reapAfter.String())
+}
+
+// Closed implements park.Handler.
+func (c *control) Closed(_ *park.Conn, e park.End) {
+	c.mu.Lock()
+	ended, joining := c.ended, c.stage < stageReady
+	c.ended, c.gone = true, true
+	c.mu.Unlock()
+	if joining {
+		return // join is at work, and looks when it is done
+	}
+	k := c.key()
+	c.relay.router.Release(k, c)
+	c.relay.axes.remove(&c.member)
+	if !ended {
+		c.relay.log.Info("machine disconnected", "account", k.Account, "machine", k.Machine, "code", e.Code, "err", e.Err)
+	}
+}
+
+// held reports whether anybody holds k now. The answer is the holder's own.
+func (r *Relay) held(ctx context.Context, k engine.Key) (bool, error) {
+	err := r.router.Deliver(ctx, k, wire.Message{Op: opPresent})
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, engine.ErrNoHolder), errors.Is(err, park.ErrClosed):
+		return false, nil
+	}
+	return false, err
+}

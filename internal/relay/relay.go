@@ -1,0 +1,509 @@
+// Package relay is the rendezvous: agents hold control connections to it,
+// devices ask for streams, and it joins the two data connections of each. It
+// knows tokens, names, sizes and times.
+//
+// It never reads what a stream carries, keeps nothing about a machine that its
+// socket or the store does not say, and never logs a token, an address or a
+// byte of a stream. What a caller will get wrong: the store and the router are
+// the caller's, and must be closed after the Relay; and Handler alone lacks the
+// limit of unfinished handshakes, which needs Serve.
+package relay
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/engine"
+	"holdfast/internal/relay/gate"
+	"holdfast/internal/relay/jsonapi"
+	"holdfast/internal/webapp"
+	"holdfast/internal/wire"
+)
+
+// Times and sizes of the HTTP server. A handshake is one small request.
+const (
+	// readHeaderTimeout bounds a request's header, and a TLS handshake: a phone
+	// on a bad link needs seconds; twice that lets a slow attacker hold twice as
+	// many sockets.
+	readHeaderTimeout = 10 * time.Second
+	// readTimeout bounds a whole request with its body of 8 KiB.
+	readTimeout = 20 * time.Second
+	// idleTimeout is how long a connection may wait for its next /v1 request.
+	idleTimeout = 60 * time.Second
+	// maxHeaderBytes holds a long token, cookies that a browser adds, and what
+	// proxies add.
+	maxHeaderBytes = 16 << 10
+	// tickInterval is how often expired tokens are looked for: well under the
+	// second in which their sockets must close.
+	tickInterval = 250 * time.Millisecond
+)
+
+// MinKeepalive is the shortest keep-alive interval: a shorter one is traffic
+// without use on any path, and a typing mistake.
+const MinKeepalive = 5 * time.Second
+
+// Limits of New; a zero field means its default.
+type Limits struct {
+	Streams       int // open streams a token: 1,000
+	NewStreams    int // new streams a second a token: 200
+	Failures      int // failed authentications a minute and address: gate.DefaultFailures
+	Handshakes    int // unfinished handshakes an address: gate.DefaultHandshakes
+	DrainSpreadMs int // over how long a drain spreads the agents: 16,000
+}
+
+// Options of New.
+type Options struct {
+	Store  engine.Store  // required
+	Router engine.Router // required
+	Log    *slog.Logger  // required
+	// Metrics gets the relay's collectors; nil means none.
+	Metrics prometheus.Registerer
+	// Node is this process's tag in connIDs, 1 to 16 letters or digits; empty
+	// means a random one.
+	Node string
+	// TrustedProxies are believed in X-Forwarded-For.
+	TrustedProxies []netip.Prefix
+	Limits         Limits
+	// Keepalive is how often each leg of a stream gets a protocol ping; zero
+	// means 15 s, at least MinKeepalive.
+	Keepalive time.Duration
+	// ControlKeepalive is the same for control connections; zero means never.
+	ControlKeepalive time.Duration
+}
+
+// Relay serves agents and devices. It is safe for concurrent use.
+type Relay struct {
+	store     engine.Store
+	router    engine.Router
+	log       *slog.Logger
+	limits    Limits
+	keepalive time.Duration
+
+	gate     *gate.Gate
+	opened   *gate.Windows[string] // streams of a token in this second
+	axes     *axes
+	dials    *dials
+	controls *controls
+	proofs   *proofs
+	uses     uses
+	metrics  *metrics
+	api      http.Handler
+	page     http.Handler
+	server   *http.Server
+
+	// ctx ends with Close; every goroutine of the Relay heeds it, and wg waits.
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	wg       sync.WaitGroup
+	draining atomic.Bool
+	closing  sync.Once
+}
+
+// New makes a Relay and starts to follow the store's changes. Close ends it.
+func New(o Options) (*Relay, error) {
+	if o.Store == nil || o.Router == nil || o.Log == nil {
+		return nil, errors.New("make a relay: Store, Router and Log are required")
+	}
+	for _, d := range []time.Duration{o.Keepalive, o.ControlKeepalive} {
+		if d != 0 && d < MinKeepalive {
+			return nil, fmt.Errorf("make a relay: keepalive of %v is shorter than %v", d, MinKeepalive)
+		}
+	}
+	if o.Node == "" {
+		o.Node = strings.ToLower(rand.Text()[:6])
+	}
+	if _, err := wire.ParseConnID(string(wire.NewConnID(o.Node))); err != nil {
+		return nil, fmt.Errorf("make a relay: node %q is not 1 to 16 letters or digits", o.Node)
+	}
+	if err := o.Limits.complete(); err != nil {
+		return nil, err
+	}
+	g, err := gate.New(gate.Options{
+		Store: o.Store, Log: o.Log, TrustedProxies: o.TrustedProxies,
+		Failures: o.Limits.Failures, Handshakes: o.Limits.Handshakes,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make a relay: %w", err)
+	}
+	r := &Relay{
+		store: o.Store, router: o.Router, log: o.Log, limits: o.Limits, keepalive: o.Keepalive,
+		gate:   g,
+		opened: gate.NewWindows[string](o.Limits.NewStreams, time.Second),
+		axes:   newAxes(),
+		dials:  newDials(o.Node),
+		proofs: newProofs(),
+		page:   webapp.Handler(),
+	}
+	r.ctx, r.cancel = context.WithCancelCause(context.Background())
+	r.metrics = newMetrics(r)
+	r.api, err = jsonapi.New(jsonapi.Options{
+		Store: o.Store, Gate: g, Log: o.Log,
+		Held: r.held, Describe: r.describe, Over: r.over, Refused: r.metrics.refused,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make a relay: %w", err)
+	}
+	after, err := r.newest()
+	if err != nil {
+		return nil, fmt.Errorf("make a relay: %w", err)
+	}
+	if r.controls, err = newControls(r, o.ControlKeepalive); err != nil {
+		return nil, fmt.Errorf("make a relay: %w", err)
+	}
+	if o.Metrics != nil {
+		if err := o.Metrics.Register(r.metrics); err != nil {
+			r.controls.close()
+			return nil, fmt.Errorf("make a relay: register metrics: %w", err)
+		}
+	}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true) // HTTP/2 has no connection that could be taken over
+	r.server = &http.Server{
+		Handler:           r.Handler(),
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		Protocols:         protocols,
+		ConnContext:       g.ConnContext,
+		ConnState:         g.ConnState,
+		// What it has to say is about strangers' handshakes, with addresses.
+		ErrorLog: slog.NewLogLogger(discard{}, slog.LevelDebug),
+	}
+	// Both end with ctx; Close waits.
+	r.background(func() { r.follow(after) })
+	r.background(r.tick)
+	return r, nil
+}
+
+// discard drops every record.
+type discard struct{}
+
+func (discard) Enabled(context.Context, slog.Level) bool  { return false }
+func (discard) Handle(context.Context, slog.Record) error { return nil }
+func (d discard) WithAttrs([]slog.Attr) slog.Handler      { return d }
+func (d discard) WithGroup(string) slog.Handler           { return d }
+
+func (l *Limits) complete() error {
+	for _, f := range []struct {
+		value *int
+		zero  int
+		name  string
+	}{
+		{&l.Streams, 1000, "open streams"},
+		{&l.NewStreams, 200, "new streams"},
+		{&l.Failures, gate.DefaultFailures, "failed authentications"},
+		{&l.Handshakes, gate.DefaultHandshakes, "unfinished handshakes"},
+		{&l.DrainSpreadMs, 16_000, "drain spread"},
+	} {
+		if *f.value < 0 {
+			return fmt.Errorf("make a relay: the limit of %s is negative", f.name)
+		}
+		if *f.value == 0 {
+			*f.value = f.zero
+		}
+	}
+	return nil
+}
+
+// Serve accepts connections from l, plain TCP or already TLS, until Close or
+// Drain, and then returns nil. It closes l.
+func (r *Relay) Serve(l net.Listener) error {
+	if err := r.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// Handler serves every route of the relay.
+func (r *Relay) Handler() http.Handler { return http.HandlerFunc(r.serve) }
+
+// serve routes by hand: a ServeMux would redirect a path before its token was
+// looked at.
+func (r *Relay) serve(w http.ResponseWriter, req *http.Request) {
+	r.gate.Arrived(req)
+	path := req.URL.EscapedPath()
+	switch kind := wire.RouteKindOf(path); {
+	case kind != 0:
+		if ref := r.serveSocket(w, req, kind); ref != nil {
+			r.refuse(w, ref)
+		}
+	case strings.HasPrefix(path, "/v1/"):
+		r.api.ServeHTTP(w, req)
+	case path == "/healthz":
+		plain(w, http.StatusOK, "ok")
+	case path == "/readyz":
+		r.serveReady(w, req)
+	case path == "/":
+		r.page.ServeHTTP(w, req)
+	default:
+		r.refuse(w, gate.Refuse(http.StatusNotFound, wire.RefusalNotFound, "there is nothing at this path"))
+	}
+}
+
+// serveSocket is a WebSocket route up to its path: syntax, then the token.
+func (r *Relay) serveSocket(w http.ResponseWriter, req *http.Request, kind wire.RouteKind) *gate.Refusal {
+	hs, ref := parseHandshake(req)
+	if ref != nil {
+		return ref
+	}
+	t, ref := r.gate.Token(req)
+	if ref != nil {
+		return ref
+	}
+	if r.draining.Load() {
+		ref := gate.Refuse(http.StatusServiceUnavailable, wire.RefusalUnavailable, "this relay is restarting; come back soon")
+		ref.RetryAfter = time.Second
+		return ref
+	}
+	switch kind {
+	case wire.RouteAgent:
+		return r.serveAgent(w, req, hs, t)
+	case wire.RouteConnect:
+		return r.serveConnect(w, req, hs, t)
+	case wire.RouteAgentData:
+		return r.serveAgentData(w, req, hs, t)
+	}
+	if _, ref := parseRoute(req); ref != nil {
+		return ref
+	}
+	return gate.Refuse(http.StatusNotFound, wire.RefusalNotFound, "this relay has no such channel")
+}
+
+func parseRoute(req *http.Request) (wire.Route, *gate.Refusal) {
+	rt, err := wire.ParseRoute(req.URL)
+	if err != nil {
+		return wire.Route{}, gate.Refuse(http.StatusBadRequest, wire.RefusalPath, err.Error())
+	}
+	return rt, nil
+}
+
+func (r *Relay) refuse(w http.ResponseWriter, ref *gate.Refusal) {
+	r.metrics.refused(ref.Code)
+	ref.WriteLine(w)
+}
+
+func plain(w http.ResponseWriter, status int, line string) {
+	h := w.Header()
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(line + "\n")) // an error means that the peer has gone
+}
+
+// readyTimeout bounds /readyz: a balancer asks every few seconds.
+const readyTimeout = 2 * time.Second
+
+func (r *Relay) serveReady(w http.ResponseWriter, req *http.Request) {
+	ctx, cancel := context.WithTimeout(req.Context(), readyTimeout)
+	defer cancel()
+	switch {
+	case r.draining.Load():
+		plain(w, http.StatusServiceUnavailable, "not ready: draining")
+	case r.store.Ping(ctx) != nil:
+		plain(w, http.StatusServiceUnavailable, "not ready: the store does not answer")
+	case r.router.Ping(ctx) != nil:
+		plain(w, http.StatusServiceUnavailable, "not ready: the router does not answer")
+	default:
+		plain(w, http.StatusOK, "ready")
+	}
+}
+
+// background runs f in a goroutine that Close waits for.
+func (r *Relay) background(f func()) {
+	r.wg.Add(1)
+	go func() {
+		defer r.wg.Done()
+		f()
+	}()
+}
+
+// stillGood asks the store again about a socket that is in the axes by now. A
+// zero code means yes.
+func (r *Relay) stillGood(k engine.Key, t engine.Token) (wire.CloseCode, string) {
+	ref, err := r.gate.Recheck(r.ctx, t)
+	if err == nil && ref == "" {
+		_, err = r.store.Machine(r.ctx, k)
+	}
+	switch {
+	case errors.Is(err, engine.ErrNotFound):
+		return wire.CloseNotFound, reasonMachine
+	case err != nil:
+		r.log.Error("the store fails", "account", k.Account, "machine", k.Machine, "err", err)
+		return wire.CloseInternal, "the relay cannot reach its store"
+	case ref == wire.RefusalTokenExpired:
+		return wire.CloseUnauthorized, reasonExpired
+	case ref != "":
+		return wire.CloseUnauthorized, reasonRevoked
+	}
+	return 0, ""
+}
+
+// What sockets are told when the store ends them.
+const (
+	reasonRevoked = "token revoked"
+	reasonExpired = "token expired"
+	reasonAccount = "account removed"
+	reasonDevice  = "device revoked"
+	reasonMachine = "machine removed"
+)
+
+// retryChanges is how soon a store that failed is asked for its log again.
+const retryChanges = 250 * time.Millisecond
+
+// follow closes what the store's log of changes says, from after on.
+func (r *Relay) follow(after int64) {
+	retry := time.NewTimer(0) // once at the start: something may have come since New asked
+	defer retry.Stop()
+	for {
+		select {
+		case <-r.ctx.Done():
+			return
+		case <-r.store.Wake():
+		case <-retry.C:
+		}
+		for more := true; more; {
+			list, err := r.store.Changes(r.ctx, after)
+			if errors.Is(err, engine.ErrPruned) {
+				after, err = r.resync()
+			}
+			if err != nil {
+				if r.ctx.Err() == nil {
+					r.log.Error("read the store's log", "err", err)
+					retry.Reset(retryChanges)
+				}
+				break
+			}
+			for _, c := range list {
+				r.apply(c)
+				after = c.Seq
+			}
+			more = len(list) > 0
+		}
+	}
+}
+
+// newest is where the store's log ends.
+func (r *Relay) newest() (int64, error) {
+	list, err := r.store.Changes(r.ctx, -1)
+	if err != nil {
+		return 0, fmt.Errorf("read the store's log: %w", err)
+	}
+	after := int64(0)
+	for _, c := range list {
+		after = c.Seq
+	}
+	return after, nil
+}
+
+// resync asks about every open socket again, because the log no longer says
+// what happened.
+func (r *Relay) resync() (int64, error) {
+	after, err := r.newest()
+	if err != nil {
+		return 0, err
+	}
+	for _, id := range r.axes.ids() {
+		tokens, err := r.store.Tokens(r.ctx, id)
+		if err != nil {
+			return 0, fmt.Errorf("list tokens again: %w", err)
+		}
+		machines, err := r.store.Machines(r.ctx, id)
+		if err != nil {
+			return 0, fmt.Errorf("list machines again: %w", err)
+		}
+		good, there := make(map[string]bool, len(tokens)), make(map[wire.MachineID]bool, len(machines))
+		for _, t := range tokens {
+			good[t.ID] = gate.State(t, time.Now()) == ""
+		}
+		for _, m := range machines {
+			there[m.Machine] = true
+		}
+		endAll(r.axes.ofAccount(id, func(m *member) bool { return !good[m.token.id] }), wire.CloseUnauthorized, reasonRevoked)
+		endAll(r.axes.ofAccount(id, func(m *member) bool { return !there[m.machine] }), wire.CloseNotFound, reasonMachine)
+		r.remind(id)
+	}
+	return after, nil
+}
+
+// remind sends every agent of an account what it has yet to revoke.
+func (r *Relay) remind(id engine.AccountID) {
+	agents := r.axes.ofAccount(id, func(m *member) bool { return m.role == roleControl })
+	// Ends by itself or with ctx: the store is asked once for each agent.
+	r.background(func() {
+		for _, m := range agents {
+			r.sendRevocations(m.self.(*control))
+		}
+	})
+}
+
+func (r *Relay) apply(c engine.Change) {
+	switch c.Kind {
+	case engine.ChangeAccount:
+		endAll(r.axes.ofAccount(c.Account, func(*member) bool { return true }), wire.CloseUnauthorized, reasonAccount)
+	case engine.ChangeToken:
+		endAll(r.axes.ofToken(c.Token), wire.CloseUnauthorized, reasonRevoked)
+	case engine.ChangeMachine:
+		endAll(r.axes.ofAccount(c.Account, func(m *member) bool { return m.machine == c.Machine }), wire.CloseNotFound, reasonMachine)
+	case engine.ChangeDevice:
+		endAll(r.axes.ofAccount(c.Account, func(m *member) bool { return m.token.device != "" && m.token.device == c.Device }), wire.CloseUnauthorized, reasonDevice)
+		r.remind(c.Account)
+	}
+}
+
+func endAll(list []*member, code wire.CloseCode, reason string) {
+	for _, m := range list {
+		m.self.end(code, reason)
+	}
+}
+
+// tick does what time alone brings about.
+func (r *Relay) tick() {
+	t := time.NewTicker(tickInterval)
+	defer t.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-r.ctx.Done():
+			return
+		case now := <-t.C:
+			endAll(r.axes.expired(now), wire.CloseUnauthorized, reasonExpired)
+			if n%4 == 0 {
+				r.gate.Sweep()
+			}
+			if r.uses.due(now) {
+				r.flushUses(r.ctx)
+			}
+		}
+	}
+}
+
+// Close ends every connection with 1012 and everything that runs, and waits.
+func (r *Relay) Close() error {
+	r.closing.Do(func() {
+		r.draining.Store(true)
+		_ = r.server.Close() // ends Serve and requests; hijacked connections are ours
+		for role := range roleCount {
+			endAll(r.axes.ofRole(role), wire.CloseRestart, wire.RestartReason(0))
+		}
+		r.cancel(errors.New("the relay is closing"))
+		r.controls.close()
+		r.wg.Wait()
+		ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
+		defer cancel()
+		r.flushUses(ctx)
+	})
+	return nil
+}

@@ -1,0 +1,204 @@
+package relay
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gobwas/ws"
+
+	"holdfast/internal/engine"
+	"holdfast/internal/frame"
+	"holdfast/internal/relay/gate"
+	"holdfast/internal/wire"
+)
+
+// writeTimeout bounds one small write of the relay's own: a close frame, a
+// handshake's answer.
+const writeTimeout = wire.DrainTimeout
+
+// handshake is what a WebSocket request says beside its token and path.
+type handshake struct {
+	// plain is set for a request that asks for no upgrade at all. It is told so
+	// last, when its token and path are good: whoever comes with a browser or
+	// curl, or through a proxy that removes Upgrade, learns the more useful first.
+	plain    bool
+	selected wire.Selection
+	instance wire.Instance
+	attempt  uint64
+}
+
+// parseHandshake checks the syntax of a WebSocket request: RFC 6455, section
+// 4.2.1, and our own headers. Every failure is 400.
+func parseHandshake(r *http.Request) (handshake, *gate.Refusal) {
+	bad := func(text string) (handshake, *gate.Refusal) {
+		return handshake{}, gate.Refuse(http.StatusBadRequest, wire.RefusalSyntax, text)
+	}
+	h := r.Header
+	switch {
+	case r.Method != http.MethodGet || !r.ProtoAtLeast(1, 1) || r.Host == "":
+		return bad("a WebSocket handshake is a GET of HTTP/1.1 with a Host")
+	case !listHas(h.Values("Upgrade"), "websocket"):
+	case !listHas(h.Values("Connection"), "upgrade"):
+		return bad("a WebSocket handshake has Upgrade in Connection")
+	case len(h.Values("Sec-Websocket-Version")) != 1 || h.Get("Sec-Websocket-Version") != "13":
+		return bad("this relay speaks version 13 of the WebSocket protocol")
+	case len(h.Values("Sec-Websocket-Key")) != 1 || !validKey(h.Get("Sec-Websocket-Key")):
+		return bad("Sec-WebSocket-Key must be 16 bytes of base64")
+	}
+	offered := wire.Subprotocols(h)
+	for _, p := range offered {
+		if !isToken(p) {
+			return bad("Sec-WebSocket-Protocol is not a list of tokens")
+		}
+	}
+	out := handshake{plain: !listHas(h.Values("Upgrade"), "websocket")}
+	out.selected = wire.SelectSubprotocol(offered, h.Get("Origin") != "", wire.SubprotocolV1)
+	var err error
+	if v := h.Values(wire.HeaderInstance); len(v) > 0 {
+		if out.instance, err = wire.ParseInstance(v[0]); err != nil || len(v) > 1 {
+			return bad(wire.HeaderInstance + " must be one name of 16 to 64 letters, digits, _ and -")
+		}
+		out.attempt = 1 // an instance that does not count its attempts has one
+	}
+	if v := h.Values(wire.HeaderAttempt); len(v) > 0 {
+		if out.attempt, err = wire.ParseAttempt(v[0]); err != nil || len(v) > 1 {
+			return bad(wire.HeaderAttempt + " must be one number from 1")
+		}
+	}
+	return out, nil
+}
+
+// listHas finds a token in the lists of a header's values (RFC 9110, 5.6.1).
+func listHas(values []string, token string) bool {
+	for _, v := range values {
+		for e := range strings.SplitSeq(v, ",") {
+			if strings.EqualFold(strings.TrimSpace(e), token) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func validKey(s string) bool {
+	b, err := base64.StdEncoding.DecodeString(s)
+	return err == nil && len(b) == 16 && len(s) == 24
+}
+
+// isToken is RFC 9110, section 5.6.2.
+func isToken(s string) bool {
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if c <= ' ' || c >= 0x7f || strings.IndexByte(`"(),/:;<=>?@[\]{}`, c) >= 0 {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// upgrade answers 101 and takes the connection over. head is what the peer sent
+// behind its request already. The caller owns conn.
+func upgrade(w http.ResponseWriter, r *http.Request, protocol string) (conn net.Conn, head []byte, err error) {
+	// parseHandshake has accepted more spellings than the library reads, and the
+	// choice of subprotocol is ours.
+	h := r.Header
+	h["Upgrade"], h["Connection"] = []string{"websocket"}, []string{"Upgrade"}
+	up := ws.HTTPUpgrader{Timeout: writeTimeout}
+	if protocol == "" {
+		delete(h, "Sec-Websocket-Protocol")
+	} else {
+		h["Sec-Websocket-Protocol"] = []string{protocol}
+		up.Protocol = func(p string) bool { return p == protocol }
+	}
+	conn, rw, _, err := up.Upgrade(r, w)
+	if err != nil {
+		if conn != nil {
+			_ = conn.Close() // the peer has gone, or the server was shut down
+		}
+		return nil, nil, fmt.Errorf("upgrade: %w", err)
+	}
+	// A copy: the buffer belongs to the server's pool.
+	if n := rw.Reader.Buffered(); n > 0 {
+		b, err := rw.Reader.Peek(n)
+		if err != nil {
+			_ = conn.Close()
+			return nil, nil, fmt.Errorf("upgrade: %w", err)
+		}
+		head = append([]byte(nil), b...)
+	}
+	return conn, head, nil
+}
+
+// negotiated is the last question before an upgrade: whether one is asked for,
+// and in a version that is understood. If not, it has answered: 400 and 426, or
+// for a browser, which could not see that, a socket that closes 4426.
+func (r *Relay) negotiated(w http.ResponseWriter, req *http.Request, hs handshake) bool {
+	if hs.plain {
+		r.refuse(w, gate.Refuse(http.StatusBadRequest, wire.RefusalSyntax,
+			"this route takes WebSocket handshakes only; a proxy on the way may have removed Upgrade"))
+		return false
+	}
+	sel := hs.selected
+	if sel.Understood {
+		return true
+	}
+	const line = "this relay speaks " + wire.SubprotocolV1
+	offered := make([]string, 0, 2)
+	for _, p := range wire.Subprotocols(req.Header) {
+		if !strings.HasPrefix(p, wire.BearerPrefix) {
+			offered = append(offered, p)
+		}
+	}
+	reason := wire.CleanReason(line + ", not " + strings.Join(offered, ", "))
+	if sel.Protocol == "" {
+		r.refuse(w, gate.Refuse(http.StatusUpgradeRequired, wire.RefusalVersion, reason))
+		return false
+	}
+	r.accept(w, req, sel.Protocol, wire.CloseVersion, reason)
+	return false
+}
+
+// accept upgrades only to close with a code, for peers that would not see a
+// refusal, or not believe it.
+func (r *Relay) accept(w http.ResponseWriter, req *http.Request, protocol string, code wire.CloseCode, reason string) {
+	conn, _, err := upgrade(w, req, protocol)
+	if err != nil {
+		return
+	}
+	r.metrics.closed(code)
+	r.background(func() { farewell(conn, code, reason) })
+}
+
+// farewell sends a close frame, shuts the sending side, reads on for at most
+// wire.DrainTimeout, since a hard close would lose the code, and closes.
+func farewell(conn net.Conn, code wire.CloseCode, reason string) {
+	defer conn.Close()
+	until := time.Now().Add(wire.DrainTimeout)
+	if conn.SetDeadline(until) != nil {
+		return
+	}
+	if _, err := conn.Write(frame.AppendClose(nil, uint16(code), reason)); err != nil {
+		return
+	}
+	if half, ok := conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() != nil {
+		return
+	}
+	// What still comes is nobody's.
+	_, _ = io.Copy(io.Discard, struct{ io.Reader }{conn})
+}
+
+// failure turns an error of the store or router that a route got into its
+// refusal.
+func (r *Relay) failure(doing string, err error) *gate.Refusal {
+	switch {
+	case errors.Is(err, engine.ErrNotFound), errors.Is(err, engine.ErrBoundElsewhere):
+		return gate.NotAllowed()
+	}
+	return r.gate.Unavailable(doing, err)
+}
