@@ -120,6 +120,7 @@ func memPair(*testing.T) (server, client net.Conn) { return memnet.Pipe() }
 var forms = []form{
 	{"goroutine over memnet", Options{Goroutines: true}, memPair, "goroutine"},
 	{"goroutine over TCP", Options{Goroutines: true}, tcpPair, "goroutine"},
+	{"epoll over TCP", Options{}, tcpPair, "epoll"},
 }
 
 // bench is one parked connection and its peer.
