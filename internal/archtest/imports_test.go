@@ -90,7 +90,7 @@ var rules = []rule{
 	},
 	{
 		from: []string{"live"}, linked: true,
-		mayNot: []string{"holdfast/..."}, unless: []string{"holdfast/internal/liveness", "holdfast/internal/frame"},
+		mayNot: []string{"holdfast/..."}, unless: []string{"holdfast/live", "holdfast/live/...", "holdfast/internal/liveness", "holdfast/internal/frame"},
 		reason: "the public package is usable without the rest of Holdfast",
 	},
 	{
@@ -101,13 +101,15 @@ var rules = []rule{
 }
 
 func (r rule) covers(short string) bool {
-	if slices.Contains(r.except, short) {
+	// A package's rules hold for what lies below it too.
+	in := func(p string) bool { return short == p || strings.HasPrefix(short, p+"/") }
+	if slices.ContainsFunc(r.except, in) {
 		return false
 	}
 	if slices.Contains(r.from, "*") {
 		return !slices.Contains(testOnly, short) && !isTool(short)
 	}
-	return slices.Contains(r.from, short)
+	return slices.ContainsFunc(r.from, in)
 }
 
 func isTool(short string) bool {

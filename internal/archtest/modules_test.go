@@ -9,7 +9,7 @@ import (
 
 // permissive are the licences that a linked module may have: they ask for
 // their notice to be kept and nothing of the program that links them.
-var permissive = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "Unlicense"}
+var permissive = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "Unlicense", "Zlib"}
 
 // linkedModules lists the third-party modules in the binary, "path version",
 // over all systems.
