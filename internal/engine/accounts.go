@@ -13,8 +13,8 @@ import (
 
 const (
 	// maxChanges bounds the log of changes: a relay reads it four times a second,
-	// so ten thousand are gone unread only where it was stopped for long.
-	maxChanges = 10_000
+	// so five thousand are gone unread only where it was stopped for long.
+	maxChanges = 5_000
 	// maxRead bounds one answer of Changes.
 	maxRead = 1_000
 	// newest is what Changes takes for "only the newest".

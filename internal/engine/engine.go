@@ -206,7 +206,7 @@ type Store interface {
 	// Changes returns the log after a sequence number, oldest first, at most
 	// 1,000 entries. Changes(ctx, -1) returns only the newest entry, or none:
 	// where to start. ErrPruned: entries after that number are gone (the log
-	// keeps 10,000), so everything must be asked again and the log followed from
+	// keeps 5,000), so everything must be asked again and the log followed from
 	// its newest entry.
 	Changes(ctx context.Context, after int64) ([]Change, error)
 	// Wake is signalled (capacity 1, never closed) when the log may have grown,
