@@ -31,11 +31,9 @@ func newEvilSite(t *testing.T) (s *site, e *evil, link string) {
 	e = newEvil(t)
 	s = &site{machine: newComputer(t), laptop: newComputer(t)}
 	s.sshd = startSSHD(s.machine)
-	addr := freeAddr(t)
-	e.set(func(e *evil) { e.upstream = "http://" + addr })
-	s.up = s.machine.start("up", "--json", "--listen", addr, "--public-url", e.url(), "--name", "mini", "--sshd", s.sshd.addr)
-	s.up.event("listening")
-	s.url = "http://" + addr
+	s.up = s.machine.start("up", "--json", "--listen", "127.0.0.1:0", "--public-url", e.url(), "--name", "mini", "--sshd", s.sshd.addr)
+	s.url = text(t, s.up.event("listening"), "url")
+	e.set(func(e *evil) { e.upstream = s.url })
 	return s, e, text(t, s.up.event("link"), "link")
 }
 
