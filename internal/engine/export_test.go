@@ -1,0 +1,26 @@
+package engine
+
+import (
+	"context"
+	"testing"
+)
+
+// Pragmas reads settings of the writing connection.
+func Pragmas(t *testing.T, s Store, names ...string) map[string]string {
+	t.Helper()
+	out := make(map[string]string)
+	err := s.(*store).update(t.Context(), "read pragmas", func(ctx context.Context, tx *tx) error {
+		for _, name := range names {
+			var v string
+			if err := tx.row(ctx, "PRAGMA "+name).Scan(&v); err != nil {
+				return err
+			}
+			out[name] = v
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
