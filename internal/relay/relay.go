@@ -18,6 +18,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -53,6 +54,9 @@ const (
 // MinKeepalive is the shortest keep-alive interval: a shorter one is traffic
 // without use on any path, and a typing mistake.
 const MinKeepalive = 5 * time.Second
+
+// nodeTag is what wire.NewConnID takes.
+var nodeTag = regexp.MustCompile(`^[0-9A-Za-z]{1,16}$`)
 
 // Limits of New; a zero field means its default.
 type Limits struct {
@@ -124,7 +128,7 @@ func New(o Options) (*Relay, error) {
 	if o.Node == "" {
 		o.Node = strings.ToLower(rand.Text()[:6])
 	}
-	if _, err := wire.ParseConnID(string(wire.NewConnID(o.Node))); err != nil {
+	if !nodeTag.MatchString(o.Node) {
 		return nil, fmt.Errorf("make a relay: node %q is not 1 to 16 letters or digits", o.Node)
 	}
 	if err := o.Limits.complete(); err != nil {

@@ -62,7 +62,7 @@ func parseHandshake(r *http.Request) (handshake, *gate.Refusal) {
 	var err error
 	if v := h.Values(wire.HeaderInstance); len(v) > 0 {
 		if out.instance, err = wire.ParseInstance(v[0]); err != nil || len(v) > 1 {
-			return bad(wire.HeaderInstance + " must be one name of 16 to 64 letters, digits, _ and -")
+			return bad(wire.HeaderInstance + " must be one name of 1 to 64 letters and digits")
 		}
 		out.attempt = 1 // an instance that does not count its attempts has one
 	}
