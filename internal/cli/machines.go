@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"holdfast/internal/client"
+	"holdfast/internal/local"
+	"holdfast/internal/state"
+	"holdfast/internal/wire"
+)
+
+// watchInterval is how often --watch asks: the relay proves a machine at most
+// once in 30 s, so asking more often would only show the age grow.
+const watchInterval = 10 * time.Second
+
+type machinesCommand struct {
+	connection
+	Watch bool `help:"Go on, and print a line whenever something changes."`
+}
+
+// machineLine is one machine as --json prints it.
+type machineLine struct {
+	Name   string `json:"name"` // what this computer calls it; its own name where not paired
+	Relay  string `json:"relay"`
+	Paired bool   `json:"paired"`
+	Error  string `json:"error,omitempty"` // its relay could not be asked
+	wire.MachineInfo
+}
+
+// words is the state for a person.
+func (l machineLine) words(now time.Time) string {
+	if l.Error != "" {
+		return "unknown: " + l.Error
+	}
+	s := stateWords(l.MachineInfo, now)
+	if !l.Paired {
+		s += "  (pair: run holdfast pair there, holdfast join LINK here)"
+	}
+	return s
+}
+
+// Run lists the machines once, or goes on with it.
+func (c *machinesCommand) Run(ctx context.Context, a *app) error {
+	lines, failed, err := c.collect(ctx, a)
+	if err != nil {
+		return err
+	}
+	if err := c.printAll(a, lines); err != nil {
+		return err
+	}
+	if !c.Watch {
+		return failed
+	}
+	last := map[string]string{}
+	remember := func(lines []machineLine) (changed []machineLine) {
+		for _, l := range lines {
+			key, now := l.Relay+" "+l.Name, string(l.State)+" "+l.Reason+" "+l.Error
+			if last[key] != now {
+				changed = append(changed, l)
+			}
+			last[key] = now
+		}
+		return changed
+	}
+	remember(lines)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(watchInterval):
+		}
+		lines, _, err := c.collect(ctx, a)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := c.printAll(a, remember(lines)); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *machinesCommand) printAll(a *app, lines []machineLine) error {
+	now := time.Now()
+	var rows [][]string
+	for _, l := range lines {
+		if a.JSON {
+			if err := a.emit(l); err != nil {
+				return err
+			}
+			continue
+		}
+		row := []string{l.Name, l.words(now)}
+		if c.Watch {
+			row = append([]string{now.Local().Format("15:04:05")}, row...)
+		}
+		rows = append(rows, row)
+	}
+	table(a.Out, rows)
+	return nil
+}
+
+// relayAccount is one account at one relay, and the token to ask with.
+type relayAccount struct{ relay, account string }
+
+// collect asks every relay that this computer is paired through, and, on a
+// machine itself, the one that its agent is on. failed is a relay's failure,
+// beside which the others' answers are still good.
+func (c *machinesCommand) collect(ctx context.Context, a *app) (lines []machineLine, failed, err error) {
+	dir, err := a.dir()
+	if err != nil {
+		return nil, nil, err
+	}
+	paired, err := client.NewStore(dir).All()
+	if err != nil {
+		return nil, nil, err
+	}
+	byRelay := map[relayAccount][]client.Machine{}
+	for _, m := range paired {
+		k := relayAccount{m.Relay, m.Account}
+		byRelay[k] = append(byRelay[k], m)
+	}
+	if len(byRelay) == 0 {
+		answer, err := a.ask(ctx, local.Request{Op: local.OpMachines})
+		if errors.Is(err, state.ErrNotRunning) {
+			return nil, nil, &failure{code: exitFailed, err: errors.New("this computer is not paired with any machine"), hint: "run holdfast up on a machine, and holdfast join LINK here with the link that it prints"}
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		if answer.Machines != nil {
+			for _, info := range answer.Machines.Machines {
+				lines = append(lines, machineLine{Name: string(info.Machine), Relay: answer.Relay, MachineInfo: info})
+			}
+		}
+		return lines, nil, nil
+	}
+	dialer := a.dialer(c.connection)
+	for key, known := range byRelay {
+		got, err := askMachines(ctx, dialer, known)
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("ask relay %s: %w", key.relay, err))
+		}
+		lines = append(lines, merge(key.relay, known, got, err)...)
+	}
+	slices.SortFunc(lines, func(x, y machineLine) int {
+		return strings.Compare(x.Name+" "+x.Relay, y.Name+" "+y.Relay)
+	})
+	return lines, failed, nil
+}
+
+// askMachines asks with each of the account's tokens until one is taken: those
+// of machines that were paired at different times end at different times.
+func askMachines(ctx context.Context, d client.Dialer, known []client.Machine) (got []wire.MachineInfo, err error) {
+	for _, m := range known {
+		var target client.Target
+		if target, err = m.Target(""); err != nil {
+			continue
+		}
+		var api *client.API
+		if api, err = d.API(target); err != nil {
+			return nil, err
+		}
+		var answer wire.Machines
+		answer, err = api.Machines(ctx)
+		api.Close()
+		if err == nil {
+			return answer.Machines, nil
+		}
+		var refused *client.RelayError
+		if !errors.As(err, &refused) || !refused.Denied() {
+			return nil, err
+		}
+	}
+	return nil, err
+}
+
+// merge puts what this computer knows beside what the relay said.
+func merge(relay string, known []client.Machine, got []wire.MachineInfo, failed error) []machineLine {
+	var lines []machineLine
+	for _, m := range known {
+		l := machineLine{Name: m.Name, Relay: relay, Paired: true}
+		i := slices.IndexFunc(got, func(info wire.MachineInfo) bool { return info.Machine == m.Machine })
+		switch {
+		case i >= 0:
+			l.MachineInfo = got[i]
+		case failed != nil:
+			l.Machine, l.Error = m.Machine, "its relay does not answer"
+			var refused *client.RelayError
+			if errors.As(failed, &refused) && refused.Denied() {
+				l.Error = "this computer's token is not valid any more"
+			}
+		default:
+			l.Machine, l.Error = m.Machine, "its relay does not know it any more"
+		}
+		lines = append(lines, l)
+	}
+	for _, info := range got {
+		if !slices.ContainsFunc(known, func(m client.Machine) bool { return m.Machine == info.Machine }) {
+			lines = append(lines, machineLine{Name: string(info.Machine), Relay: relay, MachineInfo: info})
+		}
+	}
+	return lines
+}

@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"net/url"
+
+	"holdfast/internal/client"
+	"holdfast/internal/relay"
+	"holdfast/internal/state"
+	"holdfast/internal/up"
+)
+
+// relayFlags are the flags of a relay, alone or in `up`.
+type relayFlags struct {
+	PublicURL     string         `name:"public-url" env:"HOLDFAST_PUBLIC_URL" placeholder:"URL" help:"Where devices reach the relay, if that is not where it listens."`
+	TLSCert       string         `name:"tls-cert" env:"HOLDFAST_TLS_CERT" placeholder:"FILE" type:"path" help:"Certificate (PEM, with its chain)."`
+	TLSKey        string         `name:"tls-key" env:"HOLDFAST_TLS_KEY" placeholder:"FILE" type:"path" help:"Key of the certificate (PEM)."`
+	TrustedProxy  []netip.Prefix `name:"trusted-proxy" env:"HOLDFAST_TRUSTED_PROXY" placeholder:"CIDR" help:"Believe X-Forwarded-For from these addresses."`
+	MetricsListen string         `name:"metrics-listen" env:"HOLDFAST_METRICS_LISTEN" placeholder:"ADDR" help:"Serve Prometheus metrics on this address (default: nowhere)."`
+	MaxStreams    int            `name:"max-streams" env:"HOLDFAST_MAX_STREAMS" placeholder:"N" help:"Open streams a token (default 1000)."`
+	MaxNewStreams int            `name:"max-new-streams" env:"HOLDFAST_MAX_NEW_STREAMS" placeholder:"N" help:"New streams a second and token (default 200)."`
+	MaxFailures   int            `name:"max-auth-failures" env:"HOLDFAST_MAX_AUTH_FAILURES" placeholder:"N" help:"Failed authentications a minute and address (default 20)."`
+	MaxHandshakes int            `name:"max-handshakes" env:"HOLDFAST_MAX_HANDSHAKES" placeholder:"N" help:"Unfinished handshakes an address (default 100)."`
+}
+
+// options are up's, with what comes from elsewhere left empty.
+func (f relayFlags) options(listen string, c connection, log *slog.Logger) (up.RelayOptions, error) {
+	o := up.RelayOptions{
+		Listen: listen, TLSCert: f.TLSCert, TLSKey: f.TLSKey,
+		InsecureHTTP: c.InsecureHTTP, MetricsListen: f.MetricsListen, TrustedProxies: f.TrustedProxy,
+		Limits: relay.Limits{
+			Streams: f.MaxStreams, NewStreams: f.MaxNewStreams,
+			Failures: f.MaxFailures, Handshakes: f.MaxHandshakes,
+		},
+		Keepalive: c.Keepalive, Log: log,
+	}
+	if f.PublicURL != "" {
+		u, err := parsePublicURL(f.PublicURL, c.InsecureHTTP)
+		if err != nil {
+			return o, err
+		}
+		o.PublicURL = u
+	}
+	return o, nil
+}
+
+func parsePublicURL(s string, insecure bool) (*url.URL, error) {
+	u, err := client.ParseRelayURL(s, insecure)
+	if err != nil {
+		return nil, &failure{code: exitUsage, err: fmt.Errorf("--public-url: %w", err), hint: "give an https URL without query, such as https://relay.example"}
+	}
+	return u, nil
+}
+
+// explainListen adds hints to what can go wrong before anything is served.
+func explainListen(err error) error {
+	var le *up.ListenError
+	switch {
+	case errors.As(err, &le):
+		return &failure{code: exitFailed, err: err, hint: "another program, perhaps another holdfast, has that address; stop it, or choose another with --listen"}
+	case errors.Is(err, up.ErrInsecureListen):
+		return &failure{code: exitUsage, err: err, hint: "give --tls-cert and --tls-key; or an https --public-url if something in front does TLS; or --insecure-http if the network is yours alone"}
+	}
+	return err
+}
+
+// listening is the first event of every process that has a relay.
+type listeningEvent struct {
+	Event string `json:"event"` // "listening"
+	URL   string `json:"url"`
+	// PublicURL is where devices reach it, if that is elsewhere.
+	PublicURL string `json:"publicUrl,omitempty"`
+}
+
+func newListeningEvent(r *up.Relay) listeningEvent {
+	e := listeningEvent{Event: "listening", URL: r.Listening.String()}
+	if public := r.Public.String(); public != e.URL {
+		e.PublicURL = public
+	}
+	return e
+}
+
+type relayCommand struct {
+	connection
+	storeFlag
+	relayFlags
+	Listen string `name:"listen" env:"HOLDFAST_LISTEN" default:"127.0.0.1:7700" placeholder:"ADDR" help:"Address to listen on (default ${default})."`
+}
+
+// Run serves until a signal.
+func (c *relayCommand) Run(ctx context.Context, a *app) error {
+	dir, err := a.dir()
+	if err != nil {
+		return err
+	}
+	log := a.logger(slog.LevelInfo)
+	o, err := c.options(c.Listen, c.connection, log)
+	if err != nil {
+		return err
+	}
+	if o.StorePath, err = c.storeFlag.path(dir); err != nil {
+		return err
+	}
+	unlock, err := dir.Lock("relay")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := up.StartRelay(ctx, o)
+	if err != nil {
+		return explainListen(err)
+	}
+	if a.JSON {
+		err = a.emit(newListeningEvent(r))
+	} else {
+		a.say("listening on %s", r.Listening)
+		if r.Public.String() != r.Listening.String() {
+			a.say("devices reach it at %s", r.Public)
+		}
+		c.firstSteps(ctx, a, r, dir)
+	}
+	if err != nil {
+		return errors.Join(err, r.Close())
+	}
+	select {
+	case <-ctx.Done():
+		log.Info("stopping")
+		return r.Drain()
+	case err := <-r.Failed():
+		return errors.Join(err, r.Close())
+	}
+}
+
+// firstSteps says how the first machine gets here, as long as there is no account.
+func (c *relayCommand) firstSteps(ctx context.Context, a *app, r *up.Relay, dir state.Dir) {
+	accounts, err := r.Store.Accounts(ctx)
+	if err != nil || len(accounts) > 0 {
+		return
+	}
+	a.say("\nNo account yet. To let the first machine in:\n\n  %s\n  %s > agent.token\n\nand on the machine, with that file:\n\n  holdfast up --relay %s --token-file agent.token",
+		a.words("account", "add", "me"),
+		a.words("token", "create", "--account", "me", "--kind", "agent", "--name", "mini"), r.Public)
+}

@@ -1,0 +1,252 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"time"
+
+	"holdfast/internal/agent"
+	"holdfast/internal/state"
+	"holdfast/internal/up"
+	"holdfast/internal/wire"
+	"holdfast/internal/wsconn"
+)
+
+type upCommand struct {
+	connection
+	agentFlags
+	relayFlags
+	Listen string `name:"listen" env:"HOLDFAST_LISTEN" default:"127.0.0.1:7700" placeholder:"ADDR" help:"Address of the relay (default ${default})."`
+	Name   string `name:"name" env:"HOLDFAST_NAME" placeholder:"M" help:"Name of this machine (default: its host name)."`
+	Relay  string `name:"relay" env:"HOLDFAST_RELAY" placeholder:"URL" help:"Use this relay instead of one of its own."`
+}
+
+// Run serves until a signal.
+func (c *upCommand) Run(ctx context.Context, a *app) error {
+	dir, err := a.dir()
+	if err != nil {
+		return err
+	}
+	unlock, err := dir.Lock("up")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	u := &upRun{app: a, c: c, dir: dir, log: a.logger(slog.LevelWarn)}
+	if c.Relay != "" {
+		return u.onRelay(ctx)
+	}
+	return u.alone(ctx)
+}
+
+// upRun is one run of `up`.
+type upRun struct {
+	*app
+	c   *upCommand
+	dir state.Dir
+	log *slog.Logger
+
+	relay  *up.Relay // nil with --relay
+	public *url.URL  // where devices reach the relay
+	agent  *up.Agent
+	paired chan [2]string // id and name of devices that were paired
+	linked bool           // a link was printed
+}
+
+// alone runs a relay of its own.
+func (u *upRun) alone(ctx context.Context) (err error) {
+	ro, err := u.c.relayFlags.options(u.c.Listen, u.c.connection, u.log)
+	if err != nil {
+		return err
+	}
+	ro.StorePath = u.dir.Path(state.StoreFile)
+	o, err := u.c.agentFlags.options(u.app, u.dir, u.c.connection, u.log)
+	if err != nil {
+		return err
+	}
+	if u.relay, err = up.StartRelay(ctx, ro); err != nil {
+		return explainListen(err)
+	}
+	// The agent ends first: its relay tells its devices why.
+	defer func() { err = errors.Join(err, u.relay.Drain()) }()
+	id, err := settle(u.dir, "", u.c.Name)
+	if err != nil {
+		return err
+	}
+	token, err := up.OwnToken(ctx, u.dir, u.relay.Store, id.Machine)
+	if err != nil {
+		return err
+	}
+	u.public = u.relay.Public
+	o.Machine, o.Relay, o.Public = id.Machine, u.relay.Local, u.public
+	o.Token = func(context.Context) (wire.Token, error) { return token, nil }
+	if u.JSON {
+		err = u.emit(newListeningEvent(u.relay))
+	} else {
+		u.say("Holdfast runs: relay and agent for machine %q.\n", id.Machine)
+		u.say("  address   %s%s", u.public, here(u.public))
+	}
+	if err != nil {
+		return err
+	}
+	return u.serve(ctx, o)
+}
+
+// here marks an address that nobody else can reach.
+func here(public *url.URL) string {
+	if wsconn.IsLoopback(public.Hostname()) {
+		return "  (this computer only)"
+	}
+	return ""
+}
+
+// onRelay runs the agent alone.
+func (u *upRun) onRelay(ctx context.Context) error {
+	f := agentRelay{connection: u.c.connection, agentFlags: u.c.agentFlags, Relay: u.c.Relay, Machine: u.c.Name}
+	relay, o, err := f.target(u.app, u.dir)
+	if err != nil {
+		return err
+	}
+	o.Log = u.log
+	u.public = relay
+	if u.JSON {
+		err = u.emit(map[string]string{"event": "relay", "url": relay.String()})
+	} else {
+		u.say("Holdfast runs: agent for machine %q.\n", o.Machine)
+		u.say("  relay     %s", relay)
+	}
+	if err != nil {
+		return err
+	}
+	return u.serve(ctx, o)
+}
+
+// serve runs the agent until a signal or an end.
+func (u *upRun) serve(ctx context.Context, o up.AgentOptions) (err error) {
+	u.warnRoot(o.ShellOff)
+	u.paired = make(chan [2]string, 8)
+	o.Paired = func(id, name string) {
+		select {
+		case u.paired <- [2]string{id, name}:
+		default: // it is only told, and told eight times already
+		}
+	}
+	if u.agent, err = up.StartAgent(o); err != nil {
+		return err
+	}
+	defer u.agent.Close()
+	if !u.JSON {
+		u.say("  machine   %s  (user %s)\n", o.Machine, u.agent.User())
+	}
+	var failed <-chan error
+	if u.relay != nil {
+		failed = u.relay.Failed()
+		if err := u.printLink(ctx); err != nil {
+			return err
+		}
+	}
+	watch := newConnectionWatch(u.agent)
+	for {
+		select {
+		case <-ctx.Done():
+			u.log.Info("stopping")
+			return nil
+		case err := <-failed:
+			return err
+		case err := <-u.agent.Ended():
+			if errors.Is(err, agent.ErrReplaced) {
+				return replaced(err)
+			}
+			return err
+		case d := <-u.paired:
+			err = u.tellPaired(d[0], d[1])
+		case <-watch.tick.C:
+			if changed, connected, why := watch.look(); changed {
+				err = u.tellMachine(ctx, o.Machine, connected, why)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// printLink opens and prints the first pairing link.
+func (u *upRun) printLink(ctx context.Context) error {
+	link, expires, err := u.agent.OpenLink(ctx)
+	if err != nil {
+		return err
+	}
+	u.linked = true
+	if u.JSON {
+		return u.emit(map[string]any{"event": "link", "link": link, "expires": expires.UTC()})
+	}
+	if err := u.app.printLink(link, expires); err != nil {
+		return err
+	}
+	if wsconn.IsLoopback(u.public.Hostname()) {
+		u.say("\n%s", u.waysOut())
+	}
+	u.say("\nAnother link, later:  %s", u.words("pair"))
+	return nil
+}
+
+// waysOut says how a relay on loopback can be reached from elsewhere.
+func (u *upRun) waysOut() string {
+	return fmt.Sprintf(`Other computers cannot reach that address. For them, stop this and use one of:
+  %s up --relay URL --token-file FILE     a relay that exists
+  %[1]s up --listen :443 --tls-cert FILE --tls-key FILE --public-url https://NAME
+  %[1]s up --public-url https://NAME      a reverse proxy, or your tailnet's https name, that leads to %s`,
+		u.program, u.relay.Listening.Host)
+}
+
+func (u *upRun) tellPaired(id, name string) error {
+	if u.JSON {
+		return u.emit(map[string]string{"event": "paired", "device": id, "name": name})
+	}
+	u.say("paired with %q (%s); take it back with: %s", name, id, u.words("devices", "revoke", id))
+	return nil
+}
+
+// proofTimeout bounds a question to the relay, its dial-back included.
+const proofTimeout = 15 * time.Second
+
+// tellMachine tells that the machine's connection came or went. When it came,
+// the relay is asked for a dial-back: connected is not yet reachable.
+func (u *upRun) tellMachine(ctx context.Context, m wire.MachineID, connected bool, why string) error {
+	if connected && !u.linked {
+		if err := u.printLink(ctx); err != nil {
+			// The relay was there a moment ago; the next connection tries again.
+			report(u.Err, err)
+		}
+	}
+	e := machineEvent{Event: "machine", Machine: m, State: wire.StateOffline, Reason: why, Reachable: new(false)}
+	if connected {
+		ctx, cancel := context.WithTimeout(ctx, proofTimeout)
+		info, err := u.agent.Machine(ctx)
+		cancel()
+		switch {
+		case err != nil:
+			e.State, e.Reason = wire.StateConnected, err.Error()
+		default:
+			e.State, e.Reason = info.State, info.Reason
+			*e.Reachable = info.State == wire.StateReachable
+		}
+	}
+	if u.JSON {
+		return u.emit(e)
+	}
+	info := wire.MachineInfo{State: e.State, Reason: e.Reason}
+	if *e.Reachable {
+		info.ProvenAt = new(time.Now())
+	}
+	words := stateWords(info, time.Now())
+	if e.Reason != "" && e.State != wire.StateUnreachable {
+		words += ": " + oneLine(e.Reason)
+	}
+	u.say("%s  %s: %s", time.Now().Format("15:04:05"), m, words)
+	return nil
+}

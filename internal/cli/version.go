@@ -1,0 +1,41 @@
+package cli
+
+import (
+	"runtime"
+	"runtime/debug"
+)
+
+// version is set by the linker for a release; else the build's own data say it.
+var version string
+
+// buildVersion is the version and the revision that this program was built from.
+func buildVersion() (v, revision string) {
+	v = version
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v, ""
+	}
+	if v == "" {
+		v = info.Main.Version
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			revision = s.Value
+		}
+	}
+	return v, revision
+}
+
+type versionCommand struct{}
+
+// Run prints the version.
+func (versionCommand) Run(a *app) error {
+	v, revision := buildVersion()
+	if a.JSON {
+		return a.emit(map[string]string{
+			"version": v, "revision": revision, "go": runtime.Version(), "system": runtime.GOOS + "/" + runtime.GOARCH,
+		})
+	}
+	a.say("holdfast %s %s (%s, %s/%s)", v, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return nil
+}

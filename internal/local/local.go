@@ -1,0 +1,199 @@
+// Package local is the socket by which a second process of the same user talks
+// to the up or agent that runs on a state directory: one JSON line each way, on
+// a socket of mode 0600.
+//
+// It decides nothing and keeps nothing; what it is asked, a Handler answers.
+// What a caller will get wrong: it is no remote interface. Whoever can open the
+// socket can read every key in the directory as well, so it asks for no secret,
+// and it must never be made reachable in another way.
+package local
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"holdfast/internal/state"
+	"holdfast/internal/wire"
+)
+
+// Op names what is asked.
+type Op string
+
+// The questions there are.
+const (
+	OpPair     Op = "pair"     // open a pairing link: Link, Expires
+	OpDevices  Op = "devices"  // list the devices that may enter: Devices
+	OpRevoke   Op = "revoke"   // revoke Device
+	OpMachines Op = "machines" // list the machines of the account: Relay, Machines
+)
+
+const (
+	// maxRequestBytes bounds a request, which names a device at most.
+	maxRequestBytes = 4 << 10
+	// maxAnswerBytes bounds an answer: the list of 1,000 machines has 500 KB.
+	maxAnswerBytes = 4 << 20
+	// requestTimeout bounds the reading of a request, which its sender has ready.
+	requestTimeout = 5 * time.Second
+	// answerTimeout bounds a question altogether. The relay proves machines for
+	// a list, which takes ten seconds for one that does not answer.
+	answerTimeout = 30 * time.Second
+	// maxConns bounds the questions at a time. A person asks one.
+	maxConns = 32
+)
+
+// Request is one question.
+type Request struct {
+	Op     Op     `json:"op"`
+	Device string `json:"device,omitempty"`
+}
+
+// Answer is what came of it. An Error is for a person to read, with a Hint;
+// Denied says that the relay does not allow it.
+type Answer struct {
+	Error  string `json:"error,omitempty"`
+	Hint   string `json:"hint,omitempty"`
+	Denied bool   `json:"denied,omitempty"`
+
+	Link     string            `json:"link,omitempty"` // a secret until it expires
+	Expires  time.Time         `json:"expires,omitzero"`
+	Relay    string            `json:"relay,omitempty"`
+	Devices  []wire.DeviceInfo `json:"devices,omitempty"`
+	Machines *wire.Machines    `json:"machines,omitempty"`
+}
+
+// Handler answers a question.
+type Handler func(ctx context.Context, q Request) Answer
+
+// Server answers on a directory's socket.
+type Server struct {
+	ln     net.Listener
+	handle Handler
+	log    *slog.Logger
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	slots  chan struct{}
+}
+
+// Serve opens the socket of dir, whose Lock the caller holds, and answers until
+// Close.
+func Serve(dir state.Dir, handle Handler, log *slog.Logger) (*Server, error) {
+	if handle == nil || log == nil {
+		return nil, errors.New("local socket: handler and log are required")
+	}
+	ln, err := dir.Listen(state.ControlSocket)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &Server{ln: ln, handle: handle, log: log, cancel: cancel, slots: make(chan struct{}, maxConns)}
+	s.wg.Go(func() { s.accept(ctx) }) // stopped and waited for by Close
+	return s, nil
+}
+
+// Close stops answering, interrupts what is being answered and removes the
+// socket.
+func (s *Server) Close() error {
+	s.cancel()
+	err := s.ln.Close()
+	s.wg.Wait()
+	return err
+}
+
+func (s *Server) accept(ctx context.Context) {
+	for {
+		conn, err := s.ln.Accept()
+		if err != nil {
+			if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
+				s.log.Error("the local socket has ended", "err", err)
+			}
+			return
+		}
+		select {
+		case s.slots <- struct{}{}:
+		default:
+			conn.Close()
+			continue
+		}
+		// Ends with the question, at the latest after answerTimeout or when Close
+		// cancels ctx; Close waits.
+		s.wg.Go(func() {
+			defer func() { <-s.slots }()
+			s.serve(ctx, conn)
+		})
+	}
+}
+
+func (s *Server) serve(ctx context.Context, conn net.Conn) {
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+
+	conn.SetDeadline(time.Now().Add(requestTimeout))
+	var q Request
+	var a Answer
+	switch err := readLine(conn, maxRequestBytes, &q); {
+	case err != nil:
+		a = Answer{Error: fmt.Sprintf("read request: %v", err)}
+	default:
+		a = s.handle(ctx, q)
+	}
+	conn.SetDeadline(time.Now().Add(requestTimeout))
+	if err := writeLine(conn, a); err != nil && ctx.Err() == nil {
+		s.log.Debug("a local question went away unanswered", "err", err)
+	}
+}
+
+// Ask puts one question to the process that runs on dir: state.ErrNotRunning
+// where there is none. The error is of the asking; Answer.Error is the answer's.
+func Ask(ctx context.Context, dir state.Dir, q Request) (Answer, error) {
+	conn, err := dir.Dial(ctx, state.ControlSocket)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	conn.SetDeadline(time.Now().Add(answerTimeout + requestTimeout))
+	var a Answer
+	err = writeLine(conn, q)
+	if err == nil {
+		err = readLine(conn, maxAnswerBytes, &a)
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return Answer{}, fmt.Errorf("ask the holdfast that is running: %w", err)
+	}
+	return a, nil
+}
+
+func writeLine(w io.Writer, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(b, '\n'))
+	return err
+}
+
+func readLine(r io.Reader, limit int64, v any) error {
+	line, err := bufio.NewReader(io.LimitReader(r, limit)).ReadBytes('\n')
+	if err == io.EOF {
+		return fmt.Errorf("no line of at most %d bytes", limit)
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(line, v)
+}

@@ -1,0 +1,318 @@
+// Package up puts relay and agent together into the processes that serve: the
+// relay with its store, listeners and certificate; the agent with its identity,
+// its SSH server and its pairing links; and both in one, for one person.
+//
+// It holds no protocol of its own and prints nothing. What a caller will get
+// wrong: the state directory must be locked before anything here opens it, and
+// the parts end in the reverse order of their start, the store last.
+package up
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"holdfast/internal/engine"
+	"holdfast/internal/relay"
+	"holdfast/internal/wsconn"
+)
+
+// drainTimeout bounds an orderly end: the relay's own spread of its agents, and
+// streams that need a moment to end.
+const drainTimeout = 20 * time.Second
+
+// metricsTimeout bounds reading one request for metrics.
+const metricsTimeout = 10 * time.Second
+
+// ErrInsecureListen says that an address beyond loopback would speak plain http.
+var ErrInsecureListen = errors.New("beyond this computer, plain http would show tokens to the network, and pages need https")
+
+// RelayOptions are those of StartRelay.
+type RelayOptions struct {
+	StorePath string // required: the SQLite file
+	Listen    string // required: HOST:PORT, port 0 for any
+	// PublicURL is where devices reach the relay; nil means where it listens.
+	PublicURL *url.URL
+	// TLSCert and TLSKey are files; both or none.
+	TLSCert, TLSKey string
+	// InsecureHTTP allows plain http beyond loopback.
+	InsecureHTTP bool
+	// MetricsListen serves /metrics there; empty means nowhere.
+	MetricsListen  string
+	TrustedProxies []netip.Prefix
+	Limits         relay.Limits
+	Keepalive      time.Duration // zero means the relay's own default
+	Log            *slog.Logger  // required
+}
+
+// Relay is a relay that serves.
+type Relay struct {
+	Store engine.Store
+	// Listening is where it listens, Public where devices reach it, and Local
+	// where the agent of this very process does.
+	Listening, Public, Local *url.URL
+
+	relay   *relay.Relay
+	router  engine.Router
+	log     *slog.Logger
+	metrics *http.Server
+	wg      sync.WaitGroup
+	failed  chan error // capacity 1
+}
+
+// StartRelay opens the store, listens and serves until Close.
+func StartRelay(ctx context.Context, o RelayOptions) (_ *Relay, err error) {
+	if o.Log == nil || o.StorePath == "" || o.Listen == "" {
+		return nil, errors.New("start relay: store, address and log are required")
+	}
+	if (o.TLSCert == "") != (o.TLSKey == "") {
+		return nil, errors.New("start relay: a certificate needs its key, and a key its certificate")
+	}
+	host, _, err := net.SplitHostPort(o.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %q: want HOST:PORT: %w", o.Listen, err)
+	}
+	behindTLS := o.PublicURL != nil && o.PublicURL.Scheme == "https"
+	if o.TLSCert == "" && !wsconn.IsLoopback(host) && !o.InsecureHTTP && !behindTLS {
+		return nil, fmt.Errorf("listen on %s: %w", o.Listen, ErrInsecureListen)
+	}
+	r := &Relay{log: o.Log, failed: make(chan error, 1)}
+	defer func() {
+		if err != nil {
+			r.Close()
+		}
+	}()
+	var cert *tls.Certificate
+	if o.TLSCert != "" {
+		c, err := tls.LoadX509KeyPair(o.TLSCert, o.TLSKey)
+		if err != nil {
+			return nil, fmt.Errorf("load certificate %s: %w", o.TLSCert, err)
+		}
+		cert = &c
+	}
+	// The address first: a taken port is found before anything is made.
+	ln, err := net.Listen("tcp", o.Listen)
+	if err != nil {
+		return nil, &ListenError{Addr: o.Listen, Err: err}
+	}
+	listeners := []net.Listener{ln}
+	closeListeners := func() {
+		for _, l := range listeners {
+			l.Close()
+		}
+	}
+	defer func() {
+		if err != nil {
+			closeListeners()
+		}
+	}()
+	r.Listening = listenURL(ln.Addr(), cert)
+	r.Public = o.PublicURL
+	if r.Public == nil {
+		r.Public = r.Listening
+	}
+	r.Local = r.Listening
+	if cert != nil || !wsconn.IsLoopback(r.Listening.Hostname()) {
+		// The agent of this process comes in plain over loopback whatever the
+		// world sees: it need not trust the certificate, and the public name need
+		// not lead back here.
+		inner, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("listen for this computer's agent: %w", err)
+		}
+		listeners = append(listeners, inner)
+		r.Local = &url.URL{Scheme: "http", Host: inner.Addr().String()}
+	}
+	if r.Store, err = engine.OpenSQLite(ctx, o.StorePath, engine.SQLiteOptions{Log: o.Log}); err != nil {
+		return nil, err
+	}
+	registry := prometheus.NewRegistry()
+	r.router = engine.NewMemoryRouter()
+	if r.relay, err = relay.New(relay.Options{
+		Store: r.Store, Router: r.router, Log: o.Log, Metrics: registry,
+		TrustedProxies: o.TrustedProxies, Limits: o.Limits,
+		Keepalive: o.Keepalive, ControlKeepalive: o.Keepalive,
+	}); err != nil {
+		return nil, err
+	}
+	if o.MetricsListen != "" {
+		if err := r.serveMetrics(o.MetricsListen, registry); err != nil {
+			return nil, err
+		}
+	}
+	if cert != nil {
+		listeners[0] = tls.NewListener(ln, &tls.Config{
+			Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+		})
+	}
+	for _, l := range listeners {
+		// Ended by relay.Close, which closes l; waited for by Close.
+		r.wg.Go(func() {
+			if err := r.relay.Serve(l); err != nil {
+				r.fail(err)
+			}
+		})
+	}
+	return r, nil
+}
+
+// ListenError says that an address cannot be listened on.
+type ListenError struct {
+	Addr string
+	Err  error
+}
+
+func (e *ListenError) Error() string {
+	// The cause repeats the address.
+	cause := e.Err
+	var op *net.OpError
+	if errors.As(e.Err, &op) {
+		cause = op.Err
+	}
+	return fmt.Sprintf("listen on %s: %v", e.Addr, cause)
+}
+
+func (e *ListenError) Unwrap() error { return e.Err }
+
+// listenURL is the URL of a listener: for a certificate its first name, for
+// "all addresses" this computer's own.
+func listenURL(addr net.Addr, cert *tls.Certificate) *url.URL {
+	u := &url.URL{Scheme: "http", Host: addr.String()}
+	host, port, err := net.SplitHostPort(addr.String())
+	if err != nil {
+		return u
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
+		host = outwardAddr()
+	}
+	if cert == nil {
+		u.Host = net.JoinHostPort(host, port)
+		return u
+	}
+	u.Scheme = "https"
+	if name := certName(cert); name != "" {
+		host = name
+	}
+	u.Host = net.JoinHostPort(host, port)
+	if port == "443" {
+		u.Host = strings.TrimSuffix(u.Host, ":443")
+	}
+	return u
+}
+
+// certName is the first name of a certificate that names one host.
+func certName(cert *tls.Certificate) string {
+	leaf := cert.Leaf
+	if leaf == nil && len(cert.Certificate) > 0 {
+		var err error
+		if leaf, err = x509.ParseCertificate(cert.Certificate[0]); err != nil {
+			return ""
+		}
+	}
+	if leaf == nil {
+		return ""
+	}
+	for _, name := range leaf.DNSNames {
+		if !strings.Contains(name, "*") {
+			return name
+		}
+	}
+	for _, ip := range leaf.IPAddresses {
+		return ip.String()
+	}
+	return ""
+}
+
+// outwardAddr is an address of this computer that others may reach, or
+// loopback: the first one that is up, IPv4 before IPv6.
+func outwardAddr() string {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return "127.0.0.1"
+	}
+	found := "127.0.0.1"
+	for _, a := range addrs {
+		prefix, err := netip.ParsePrefix(a.String())
+		if err != nil || !prefix.Addr().IsGlobalUnicast() {
+			continue
+		}
+		if prefix.Addr().Is4() {
+			return prefix.Addr().String()
+		}
+		if found == "127.0.0.1" {
+			found = prefix.Addr().String()
+		}
+	}
+	return found
+}
+
+func (r *Relay) serveMetrics(addr string, registry *prometheus.Registry) error {
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return &ListenError{Addr: addr, Err: err}
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	r.metrics = &http.Server{Handler: mux, ReadTimeout: metricsTimeout, ErrorLog: slog.NewLogLogger(r.log.Handler(), slog.LevelDebug)}
+	r.log.Info("serving metrics", "addr", ln.Addr().String())
+	// Ended and waited for by Close.
+	r.wg.Go(func() {
+		if err := r.metrics.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			r.fail(fmt.Errorf("serve metrics: %w", err))
+		}
+	})
+	return nil
+}
+
+func (r *Relay) fail(err error) {
+	select {
+	case r.failed <- err:
+	default: // the first one ends the process
+	}
+}
+
+// Failed gives the error that ended a listener, if one does.
+func (r *Relay) Failed() <-chan error { return r.failed }
+
+// Close ends the relay at once and closes its store.
+func (r *Relay) Close() error {
+	if r.relay != nil {
+		r.relay.Close()
+	}
+	if r.metrics != nil {
+		r.metrics.Close()
+	}
+	r.wg.Wait()
+	var errs []error
+	if r.router != nil {
+		errs = append(errs, r.router.Close())
+	}
+	if r.Store != nil {
+		errs = append(errs, r.Store.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Drain ends the relay in order: agents are told to come back, streams end with
+// 1012, and the store is closed.
+func (r *Relay) Drain() error {
+	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
+	defer cancel()
+	r.relay.Drain(ctx)
+	return r.Close()
+}
