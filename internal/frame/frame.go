@@ -173,6 +173,41 @@ func ParseHeader(b []byte) (h Header, n int, err error) {
 	return h, n, nil
 }
 
+// parseMasked is ParseHeader for a peer that must mask. An unmasked frame is
+// refused with its second byte, whatever else is wrong with it further on.
+func parseMasked(b []byte) (Header, int, error) {
+	h, n, err := ParseHeader(b)
+	if (err == nil || err == ErrLength) && len(b) >= 2 && b[1]&maskBit == 0 {
+		return Header{}, 0, ErrUnmasked
+	}
+	return h, n, err
+}
+
+// partialHeader collects the header of a masked frame over chunks.
+type partialHeader struct {
+	b [MaxHeaderBytes]byte
+	n int
+}
+
+// next goes on with b and says how much of it belongs to the header; without ok
+// that is all of b and the header is not complete yet.
+func (p *partialHeader) next(b []byte) (h Header, used int, ok bool, err error) {
+	if p.n == 0 {
+		if h, used, err = parseMasked(b); used == 0 && err == nil {
+			p.n = copy(p.b[:], b)
+			return h, p.n, false, nil
+		}
+		return h, used, err == nil, err
+	}
+	had := p.n
+	p.n += copy(p.b[had:], b)
+	if h, used, err = parseMasked(p.b[:p.n]); used == 0 && err == nil {
+		return h, p.n - had, false, nil
+	}
+	p.n = 0
+	return h, max(0, used-had), err == nil, err
+}
+
 // headerBytes is the length of h once encoded.
 func headerBytes(h Header) int {
 	n := 2

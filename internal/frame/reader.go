@@ -21,8 +21,7 @@ type Reader struct {
 	seq sequence
 	op  Opcode // of the fragmented message in progress
 
-	header  [MaxHeaderBytes]byte
-	nheader int
+	header partialHeader
 
 	// The frame whose header is complete and whose payload is not.
 	inFrame bool
@@ -43,7 +42,7 @@ func NewReader(maxMessage int) *Reader { return &Reader{max: maxMessage} }
 
 // Idle reports whether r holds no part of a frame or message.
 func (r *Reader) Idle() bool {
-	return r.nheader == 0 && !r.inFrame && !r.seq.open
+	return r.header.n == 0 && !r.inFrame && !r.seq.open
 }
 
 // Held is how many bytes of a peer r holds.
@@ -51,7 +50,7 @@ func (r *Reader) Held() int {
 	if r.delivered {
 		return 0
 	}
-	return r.nheader + len(r.message) + len(r.control)
+	return r.header.n + len(r.message) + len(r.control)
 }
 
 // Next reads at most one message from b and says how many bytes of b it used up;
@@ -101,30 +100,9 @@ func (r *Reader) Next(b []byte) (m Message, n int, err error) {
 
 // readHeader collects a header from b; ok says that r.current is complete.
 func (r *Reader) readHeader(b []byte) (used int, ok bool, err error) {
-	var h Header
-	if r.nheader == 0 {
-		h, used, err = ParseHeader(b)
-		if used == 0 && err == nil {
-			r.nheader = copy(r.header[:], b)
-			used = r.nheader
-			return used, false, r.checkEarly()
-		}
-	} else {
-		had := r.nheader
-		added := copy(r.header[had:], b)
-		h, used, err = ParseHeader(r.header[:had+added])
-		if used == 0 && err == nil {
-			r.nheader += added
-			return added, false, r.checkEarly()
-		}
-		used -= had
-	}
-	if err != nil {
-		return 0, false, err
-	}
-	r.nheader = 0
-	if !h.Masked {
-		return used, false, ErrUnmasked
+	h, used, ok, err := r.header.next(b)
+	if err != nil || !ok {
+		return used, false, err
 	}
 	if !h.Op.IsControl() {
 		if err := r.seq.next(h); err != nil {
@@ -139,14 +117,6 @@ func (r *Reader) readHeader(b []byte) (used int, ok bool, err error) {
 	}
 	r.inFrame, r.current, r.got = true, h, 0
 	return used, true, nil
-}
-
-// checkEarly refuses an unmasked frame before its header is complete.
-func (r *Reader) checkEarly() error {
-	if r.nheader >= 2 && r.header[1]&maskBit == 0 {
-		return ErrUnmasked
-	}
-	return nil
 }
 
 // readPayload takes what b has of the current frame's payload. The buffers grow

@@ -17,8 +17,7 @@ const Headroom = 16
 type Rewriter struct {
 	seq sequence
 
-	header  [MaxHeaderBytes]byte
-	nheader int
+	header partialHeader
 
 	// The data frame whose payload is not complete: what is left of it, the key
 	// that its next byte meets, and what its next piece's header says.
@@ -93,7 +92,7 @@ func (w *Rewriter) Rewrite(buf []byte, from, to int, control func(op Opcode, pay
 			w.closed = w.control.Op == Close
 			control(w.control.Op, payload)
 		default:
-			h, n, ok, err := w.readHeader(buf[r:to])
+			h, n, ok, err := w.header.next(buf[r:to])
 			r += n
 			if err != nil || !ok {
 				return buf[start:end], err
@@ -122,38 +121,4 @@ func (w *Rewriter) Rewrite(buf []byte, from, to int, control func(op Opcode, pay
 		}
 	}
 	return buf[start:end], nil
-}
-
-// readHeader collects a header; without ok, b has ended before it was complete.
-func (w *Rewriter) readHeader(b []byte) (h Header, n int, ok bool, err error) {
-	if w.nheader == 0 {
-		if h, n, err = ParseHeader(b); n == 0 && err == nil {
-			w.nheader = copy(w.header[:], b)
-			return h, len(b), false, w.checkEarly()
-		}
-	} else {
-		had := w.nheader
-		added := copy(w.header[had:], b)
-		if h, n, err = ParseHeader(w.header[:had+added]); n == 0 && err == nil {
-			w.nheader += added
-			return h, added, false, w.checkEarly()
-		}
-		n -= had
-	}
-	if err != nil {
-		return h, 0, false, err
-	}
-	w.nheader = 0
-	if !h.Masked {
-		return h, n, false, ErrUnmasked
-	}
-	return h, n, true, nil
-}
-
-// checkEarly refuses an unmasked frame before its header is complete.
-func (w *Rewriter) checkEarly() error {
-	if w.nheader >= 2 && w.header[1]&maskBit == 0 {
-		return ErrUnmasked
-	}
-	return nil
 }
