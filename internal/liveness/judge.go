@@ -82,6 +82,7 @@ type Judge struct {
 	// asked: the peer has sent an application ping on this connection.
 	asked     bool
 	began     time.Duration // of the present phase, until ready
+	next      time.Duration // the Next that was asked for last
 	keepalive time.Duration // when the next keepalive is due
 	tracks    [maxTracks]track
 	typing    typing
@@ -108,7 +109,7 @@ type typing struct {
 // Start begins to judge a socket that is being dialled. c must be valid and
 // must not change.
 func (j *Judge) Start(c *Config, now Instant) Effects {
-	*j = Judge{config: c, state: Connecting, began: now.Mono}
+	*j = Judge{config: c, state: Connecting, began: now.Mono, next: Never}
 	return j.decide(now)
 }
 
@@ -281,7 +282,16 @@ func (j *Judge) send(p Probe, now Instant) Probe {
 func (j *Judge) decide(now Instant) Effects { return j.step(now, false) }
 
 func (j *Judge) step(now Instant, woken bool) Effects {
+	e := j.evaluate(now, woken)
+	j.next = e.Next
+	return e
+}
+
+func (j *Judge) evaluate(now Instant, woken bool) Effects {
 	slept := j.watch.Observe(now) > 0
+	// Late is measured against what was asked for, not against the window that
+	// is to be judged: a stop that hid an earlier tick hid arrivals as well.
+	late := now.Mono-j.next > LateTick
 	e := Effects{Next: Never, State: j.state}
 	switch j.state {
 	case Connecting, Opening:
@@ -313,7 +323,7 @@ func (j *Judge) step(now Instant, woken bool) Effects {
 		if !j.judges(c) {
 			continue
 		}
-		probes, verdict := j.judge(c, t, now)
+		probes, verdict := j.judge(c, t, now, late)
 		if verdict != 0 {
 			return j.die(verdict)
 		}
@@ -326,7 +336,7 @@ func (j *Judge) step(now Instant, woken bool) Effects {
 		}
 	}
 	if r := j.config.Typing; r != nil && j.typing.armed != none {
-		probes, verdict := j.judgeTyping(r, now)
+		probes, verdict := j.judgeTyping(r, now, late)
 		if verdict != 0 {
 			return j.die(verdict)
 		}
@@ -348,13 +358,13 @@ func (j *Judge) step(now Instant, woken bool) Effects {
 }
 
 // judge is rule 1 and rule 2 for one track.
-func (j *Judge) judge(c *Track, t *track, now Instant) (Probe, Verdict) {
+func (j *Judge) judge(c *Track, t *track, now Instant, late bool) (Probe, Verdict) {
 	if t.window == none {
 		due := sum(t.evidence, c.Idle)
 		switch {
 		case now.Mono < due:
 			return 0, 0
-		case t.probed > t.evidence && now.Mono-due <= LateTick:
+		case t.probed > t.evidence && !late:
 			// A beat or a keepalive has asked already, at least a window
 			// before this one ends.
 			t.window = sum(due, c.Window)
@@ -365,7 +375,7 @@ func (j *Judge) judge(c *Track, t *track, now Instant) (Probe, Verdict) {
 	if now.Mono < t.window {
 		return 0, 0
 	}
-	if now.Mono-t.window > LateTick && !t.reprieve {
+	if late && !t.reprieve {
 		t.reprieve = true
 		return j.ask(c, t, now), 0
 	}
@@ -375,7 +385,7 @@ func (j *Judge) judge(c *Track, t *track, now Instant) (Probe, Verdict) {
 	return 0, ProbeTimedOut
 }
 
-func (j *Judge) judgeTyping(r *TypingRule, now Instant) (Probe, Verdict) {
+func (j *Judge) judgeTyping(r *TypingRule, now Instant, late bool) (Probe, Verdict) {
 	t := &j.typing
 	due := sum(t.armed, r.Idle)
 	if t.window != none {
@@ -385,7 +395,7 @@ func (j *Judge) judgeTyping(r *TypingRule, now Instant) (Probe, Verdict) {
 		return 0, 0
 	}
 	if t.window != none {
-		if now.Mono-due <= LateTick || t.reprieve {
+		if !late || t.reprieve {
 			return 0, TypingTimedOut
 		}
 		t.reprieve = true
