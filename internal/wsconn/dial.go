@@ -336,7 +336,7 @@ func (d *dialing) explainTLS(out *DialError) {
 			out.Hint = "if that issuer is a company or a security product, it opens TLS on this network: trust its root on this computer, or have the relay's host excepted"
 		}
 		out.Err = cert
-	case errors.As(out.Err, &record):
+	case errors.As(out.Err, &record), errors.Is(out.Err, http.ErrSchemeMismatch):
 		out.Hop = HopTLS
 		out.Err = errors.New("the other side does not speak TLS")
 		out.Hint = "is it https? a plain http relay is reached as http://HOST:PORT"
@@ -398,15 +398,17 @@ func retryAfter(v string, now time.Time) time.Duration {
 	if v == "" {
 		return 0
 	}
-	d := maxRetryAfter
-	if seconds, err := strconv.ParseUint(v, 10, 32); err == nil {
-		d = min(d, time.Duration(seconds)*time.Second)
-	} else if at, err := http.ParseTime(v); err == nil {
-		d = min(d, at.Sub(now))
-	} else if errors.Is(err, strconv.ErrRange) {
-		return d
-	} else {
-		return 0
+	seconds, err := strconv.ParseUint(v, 10, 32)
+	if errors.Is(err, strconv.ErrRange) {
+		return maxRetryAfter
 	}
-	return max(d, 0)
+	d := time.Duration(seconds) * time.Second
+	if err != nil {
+		at, err := http.ParseTime(v)
+		if err != nil {
+			return 0
+		}
+		d = at.Sub(now)
+	}
+	return min(max(d, 0), maxRetryAfter)
 }

@@ -37,10 +37,10 @@ func checkProxy(value string) error {
 	if value == "" {
 		return nil
 	}
-	u, err := url.Parse(value)
-	if err != nil || !strings.Contains(value, "://") {
-		u, err = url.Parse("http://" + value)
+	if !strings.Contains(value, "://") {
+		value = "http://" + value
 	}
+	u, err := url.Parse(value)
 	if err != nil || u.Host == "" {
 		return errors.New("the proxy setting is not a URL: write http://HOST:PORT") // value may hold a password
 	}
