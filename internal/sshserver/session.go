@@ -141,22 +141,23 @@ func (s *session) subsystem(payload []byte) (run func(), ok bool) {
 		return nil, false
 	}
 	l := s.live
+	var serve func()
 	switch further := l.server.o.Subsystems[m.Name]; {
 	case m.Name == pairing.Subsystem:
-		run = func() { l.pair(s.channel) }
+		serve = func() { l.pair(s.channel) }
 	case !l.paired:
 		return nil, false
 	case m.Name == subsystemSFTP && !l.server.o.ShellOff:
-		run = s.sftp
+		serve = s.sftp
 	case further != nil:
-		run = func() { further(s.ctx, s.channel, l.device) }
+		serve = func() { further(s.ctx, s.channel, l.device) }
 	default:
 		return nil, false
 	}
 	s.started = true
 	l.log.Info("ssh subsystem", "subsystem", m.Name)
 	return func() {
-		run()
+		serve()
 		s.finish(shell.Exit{})
 	}, true
 }

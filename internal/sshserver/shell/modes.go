@@ -55,23 +55,15 @@ var flags = map[byte]flag{
 // marked as UTF-8 unless the device says otherwise, so that erasing in the
 // line editor of the kernel takes whole characters.
 func setModes(tty *os.File, modes []byte) error {
-	c, err := tty.SyscallConn()
-	if err != nil {
-		return err
-	}
-	controlErr := c.Control(func(fd uintptr) {
-		var t *unix.Termios
-		if t, err = unix.IoctlGetTermios(int(fd), getTermios); err != nil {
-			return
+	return withFd(tty, func(fd int) error {
+		t, err := unix.IoctlGetTermios(fd, getTermios)
+		if err != nil {
+			return err
 		}
 		t.Iflag |= unix.IUTF8
 		applyModes(t, modes)
-		err = unix.IoctlSetTermios(int(fd), setTermios, t)
+		return unix.IoctlSetTermios(fd, setTermios, t)
 	})
-	if err == nil {
-		err = controlErr
-	}
-	return err
 }
 
 func applyModes(t *unix.Termios, modes []byte) {

@@ -182,7 +182,10 @@ func (p *Process) startTerminal(t TTY) error {
 		return err
 	}
 	defer tty.Close()
-	if err := pty.Setsize(tty, t.Size.winsize()); err == nil {
+	if master, err = interruptible(master); err != nil {
+		return err
+	}
+	if err = setSize(master, t.Size); err == nil {
 		err = setModes(tty, t.Modes)
 	}
 	if err != nil {
@@ -200,6 +203,21 @@ func (p *Process) startTerminal(t TTY) error {
 	p.closer = []io.Closer{master}
 	p.Stdin, p.Stdout = terminalInput{master}, p.output
 	return nil
+}
+
+// interruptible gives a file whose Close ends a Read that is waiting. Package
+// pty leaves its files in blocking mode, where it would not. It takes f over.
+func interruptible(f *os.File) (*os.File, error) {
+	defer f.Close()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
 // terminalInput does not close: the terminal ends when its output does.
@@ -241,13 +259,27 @@ func (o *outputMeter) quiet() bool {
 	return o.ended || !o.waiting.IsZero() && time.Since(o.waiting) >= quietAfterExit
 }
 
-func (s Size) winsize() *pty.Winsize {
+// setSize does without package pty, which would put the file back into blocking
+// mode.
+func setSize(f *os.File, s Size) error {
 	clamp := func(n uint32) uint16 { return uint16(min(n, 1<<16-1)) }
-	w := &pty.Winsize{Cols: clamp(s.Cols), Rows: clamp(s.Rows), X: clamp(s.Width), Y: clamp(s.Height)}
-	if w.Cols == 0 || w.Rows == 0 {
-		w.Cols, w.Rows = 80, 24
+	w := &unix.Winsize{Col: clamp(s.Cols), Row: clamp(s.Rows), Xpixel: clamp(s.Width), Ypixel: clamp(s.Height)}
+	if w.Col == 0 || w.Row == 0 {
+		w.Col, w.Row = 80, 24
 	}
-	return w
+	return withFd(f, func(fd int) error { return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, w) })
+}
+
+// withFd runs an ioctl on a file without changing its mode, as File.Fd would.
+func withFd(f *os.File, ioctl func(fd int) error) error {
+	c, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if controlErr := c.Control(func(fd uintptr) { err = ioctl(int(fd)) }); controlErr != nil {
+		return controlErr
+	}
+	return err
 }
 
 // Resize tells the terminal its new size; without a terminal it does nothing.
@@ -255,7 +287,7 @@ func (p *Process) Resize(s Size) error {
 	if p.master == nil {
 		return nil
 	}
-	return pty.Setsize(p.master, s.winsize())
+	return setSize(p.master, s)
 }
 
 // Exited is closed when the command itself has ended. Its output may go on:
@@ -312,13 +344,14 @@ func (p *Process) Signal(name string) bool {
 // command's own.
 func (p *Process) foreground() int {
 	if p.master != nil {
-		if c, err := p.master.SyscallConn(); err == nil {
-			group := 0
-			c.Control(func(fd uintptr) { group, err = unix.IoctlGetInt(int(fd), unix.TIOCGPGRP) })
-			// 1 and below would reach everything that may be signalled.
-			if err == nil && group > 1 {
-				return group
-			}
+		group := 0
+		err := withFd(p.master, func(fd int) (err error) {
+			group, err = unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+			return err
+		})
+		// 1 and below would reach everything that may be signalled.
+		if err == nil && group > 1 {
+			return group
 		}
 	}
 	return p.cmd.Process.Pid
