@@ -187,7 +187,7 @@ type Selection struct {
 func SelectSubprotocol(offered []string, fromBrowser bool, understood ...string) Selection {
 	first := ""
 	for _, p := range offered {
-		if !strings.HasPrefix(p, subprotocolPrefix) && !strings.HasPrefix(p, resumePrefix) {
+		if !isVersion(p) {
 			continue
 		}
 		for _, u := range understood {
@@ -207,4 +207,18 @@ func SelectSubprotocol(offered []string, fromBrowser bool, understood ...string)
 	default:
 		return Selection{}
 	}
+}
+
+// isVersion reports whether p is a versioned subprotocol. What no handshake may
+// echo, such as a blank (RFC 9110 section 5.6.2), is none.
+func isVersion(p string) bool {
+	if !strings.HasPrefix(p, subprotocolPrefix) && !strings.HasPrefix(p, resumePrefix) {
+		return false
+	}
+	for i := 0; i < len(p); i++ {
+		if !isBase64URL(p[i]) && !strings.ContainsRune("!#$%&'*+.^`|~", rune(p[i])) {
+			return false
+		}
+	}
+	return true
 }
