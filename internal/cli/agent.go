@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -37,6 +38,10 @@ func (f agentFlags) options(a *app, dir state.Dir, c connection, log *slog.Logge
 		Dir: dir, ShellOff: f.Shell == "off", Environ: os.Environ(), Version: v,
 		Keepalive: c.Keepalive, InsecureHTTP: c.InsecureHTTP, Proxy: a.proxies(), Log: log,
 		Services: map[wire.ServiceName]string{},
+	}
+	// The person's own word for the home directory, if it is one.
+	if home := a.getenv("HOME"); filepath.IsAbs(home) {
+		o.Home = home
 	}
 	if f.SSHD != "off" && f.SSHD != "" {
 		if _, _, err := net.SplitHostPort(f.SSHD); err != nil {

@@ -15,6 +15,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -97,10 +98,6 @@ func Run(args []string, s Streams) (code int) {
 			code = int(e)
 		}
 	}()
-	program := "holdfast"
-	if len(args) > 0 && strings.ContainsRune(args[0], filepath.Separator) {
-		program = args[0]
-	}
 	tree := &commands{}
 	config := &configFile{}
 	parser, err := kong.New(tree,
@@ -120,8 +117,9 @@ func Run(args []string, s Streams) (code int) {
 	if err != nil {
 		panic("cli: the command tree is wrong: " + err.Error())
 	}
+	program := ""
 	if len(args) > 0 {
-		args = args[1:]
+		program, args = args[0], args[1:]
 	}
 	if len(args) > 0 && args[0] == "help" {
 		args = append(slices.Clone(args[1:]), "--help")
@@ -137,7 +135,7 @@ func Run(args []string, s Streams) (code int) {
 		return report(s.Err, usageError(err))
 	}
 	a := &app{
-		Streams: s, globals: &tree.globals, program: program,
+		Streams: s, globals: &tree.globals, program: programName(program),
 		stateGiven: tree.State != "", getenv: os.Getenv,
 	}
 	if err := a.defaults(); err != nil {
@@ -150,6 +148,23 @@ func Run(args []string, s Streams) (code int) {
 	context.AfterFunc(ctx, stop)
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	return report(s.Err, parsed.Run(a))
+}
+
+// programName is what to type to call this program again: its short name where
+// the PATH leads to it, else as it was called now.
+func programName(called string) string {
+	own, err := os.Executable()
+	if err != nil || called == "" {
+		return "holdfast"
+	}
+	if found, err := exec.LookPath("holdfast"); err == nil {
+		a, errA := os.Stat(found)
+		b, errB := os.Stat(own)
+		if errA == nil && errB == nil && os.SameFile(a, b) {
+			return "holdfast"
+		}
+	}
+	return called
 }
 
 // usageError turns a parser's error into one that says where to read on.

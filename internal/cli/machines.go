@@ -28,6 +28,7 @@ type machineLine struct {
 	Name   string `json:"name"` // what this computer calls it; its own name where not paired
 	Relay  string `json:"relay"`
 	Paired bool   `json:"paired"`
+	Here   bool   `json:"here,omitempty"`  // it is this computer's own agent that says so
 	Error  string `json:"error,omitempty"` // its relay could not be asked
 	wire.MachineInfo
 }
@@ -38,7 +39,7 @@ func (l machineLine) words(now time.Time) string {
 		return "unknown: " + l.Error
 	}
 	s := stateWords(l.MachineInfo, now)
-	if !l.Paired {
+	if !l.Paired && !l.Here {
 		s += "  (pair: run holdfast pair there, holdfast join LINK here)"
 	}
 	return s
@@ -137,7 +138,7 @@ func (c *machinesCommand) collect(ctx context.Context, a *app) (lines []machineL
 		}
 		if answer.Machines != nil {
 			for _, info := range answer.Machines.Machines {
-				lines = append(lines, machineLine{Name: string(info.Machine), Relay: answer.Relay, MachineInfo: info})
+				lines = append(lines, machineLine{Name: string(info.Machine), Relay: answer.Relay, Here: true, MachineInfo: info})
 			}
 		}
 		return lines, nil, nil

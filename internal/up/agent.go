@@ -36,7 +36,9 @@ type AgentOptions struct {
 	// Services are further ones by name, HOST:PORT or unix:/PATH each.
 	Services map[wire.ServiceName]string
 	ShellOff bool
-	// Environ is the environment of this process, for shells.
+	// Home is where shells start and authorized_keys is; empty means the one of
+	// the user database. Environ is the environment of this process, for shells.
+	Home    string
 	Environ []string
 	Version string
 	// Keepalive, InsecureHTTP and Proxy are those of agent.Options.
@@ -84,7 +86,7 @@ func StartAgent(o AgentOptions) (_ *Agent, err error) {
 		return nil, err
 	}
 	so := sshserver.Options{
-		Machine: o.Machine, HostKeys: a.keys, Devices: devices, Environ: o.Environ,
+		Machine: o.Machine, HostKeys: a.keys, Devices: devices, Home: o.Home, Environ: o.Environ,
 		ShellOff: o.ShellOff, SSHD: o.SSHD, LinkClosed: func(s pairing.Secret) { a.takeBack(ctx, s) },
 		Logger: o.Log,
 	}
