@@ -129,12 +129,12 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func route(path string) (methods map[string]handler, rest string) {
-	if methods := routes[path]; methods != nil {
-		return methods, ""
-	}
 	i := strings.LastIndexByte(path, '/') + 1
-	if i == len(path) {
+	switch {
+	case i == len(path):
 		return nil, ""
+	case routes[path] != nil:
+		return routes[path], ""
 	}
 	return routes[path[:i]], path[i:]
 }
