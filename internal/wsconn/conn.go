@@ -50,7 +50,6 @@ type conn struct {
 	judge   liveness.Judge
 	next    time.Duration // when the timer will fire
 	rearm   chan struct{} // capacity 1: next has come nearer
-	state   liveness.State
 
 	mu   sync.Mutex
 	err  error         // why the connection ended; the first one stays
@@ -73,7 +72,7 @@ func (c *conn) start(cfg *liveness.Config, log *slog.Logger) {
 	c.judgeMu.Lock()
 	c.judge.Start(cfg, c.clock.At(now))
 	e := c.judge.Opened(c.clock.At(now))
-	c.next, c.state = e.Next, e.State
+	c.next = e.Next
 	c.judgeMu.Unlock()
 	// Here, not in the goroutine, so that the first probe leaves before anything
 	// that the caller writes.
@@ -135,7 +134,7 @@ func (c *conn) event(f func(j *liveness.Judge, now liveness.Instant) liveness.Ef
 		default:
 		}
 	}
-	c.next, c.state = e.Next, e.State
+	c.next = e.Next
 	return e
 }
 
@@ -188,9 +187,9 @@ func (c *conn) Wake() {
 
 // State is what a person may be told about the connection.
 func (c *conn) State() liveness.State {
-	c.judgeMu.Lock()
-	defer c.judgeMu.Unlock()
-	return c.state
+	e := c.tick()
+	c.act(e)
+	return e.State
 }
 
 // Done is closed when the connection is over.

@@ -37,6 +37,8 @@ type fakeRelay struct {
 	server *http.Server
 	served chan error
 
+	handlers sync.WaitGroup
+
 	mu    sync.Mutex
 	conns []*websocket.Conn
 }
@@ -48,7 +50,11 @@ func serve(t *testing.T, handler http.HandlerFunc) *fakeRelay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.server = &http.Server{Handler: handler}
+	r.server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.handlers.Add(1)
+		defer r.handlers.Done()
+		handler(w, req)
+	})}
 	go func() { r.served <- r.server.Serve(l) }()
 	t.Cleanup(r.stop)
 	return r
@@ -62,6 +68,7 @@ func (r *fakeRelay) stop() {
 	}
 	r.mu.Unlock()
 	<-r.served
+	r.handlers.Wait()
 }
 
 // serveWS accepts a WebSocket and hands it to f; the connection is closed hard
