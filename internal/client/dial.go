@@ -26,6 +26,8 @@ type Dialer struct {
 	// that only a quiet connection is asked.
 	Keepalive time.Duration
 	Log       *slog.Logger // may be nil
+	// OnStage hears how each hop of a stream's dial went; may be nil.
+	OnStage func(hop wsconn.Hop, took time.Duration, err error)
 }
 
 // Target is one service of one machine.
@@ -71,7 +73,7 @@ func (d Dialer) Stream(ctx context.Context, t Target, typing bool) (*wsconn.Stre
 	}
 	return wsconn.DialStream(ctx, wsconn.Options{
 		Relay: relay, Path: wire.ConnectPath(t.Machine, t.Service), Token: t.Token,
-		Proxy: d.Proxy, InsecureHTTP: d.InsecureHTTP, Log: d.Log,
+		Proxy: d.Proxy, InsecureHTTP: d.InsecureHTTP, Log: d.Log, OnStage: d.OnStage,
 	}, wsconn.StreamOptions{Side: wsconn.DeviceSide, Base64Compat: true, Liveness: &cfg})
 }
 
