@@ -33,9 +33,10 @@ const redacted = "redacted"
 // Secret is S, the 128 random bits that a link carries. It prints as "redacted"
 // with every verb and wherever a logger meets it; only a link's text shows it.
 type Secret struct {
-	// A handle, since fmt prints the unexported fields of a struct without asking
-	// their methods: of a handle it sees an address. Handles stay comparable.
-	value unique.Handle[[secretBytes]byte]
+	// A handle of a string, since fmt prints the unexported fields of a struct
+	// without asking their methods: of this one it sees an address (of an array's
+	// it would print the array). Handles stay comparable.
+	value unique.Handle[string]
 }
 
 // NewSecret makes a secret.
@@ -45,16 +46,16 @@ func NewSecret() Secret {
 	return secretOf(b)
 }
 
-func secretOf(b [secretBytes]byte) Secret { return Secret{unique.Make(b)} }
+func secretOf(b [secretBytes]byte) Secret { return Secret{unique.Make(string(b[:]))} }
 
 // IsZero reports whether s is no secret.
 func (s Secret) IsZero() bool { return s == Secret{} }
 
-func (s Secret) bytes() [secretBytes]byte {
-	if s.IsZero() {
-		return [secretBytes]byte{}
+func (s Secret) bytes() (b [secretBytes]byte) {
+	if !s.IsZero() {
+		copy(b[:], s.value.Value())
 	}
-	return s.value.Value()
+	return b
 }
 
 // Format, String, GoString and LogValue redact.
@@ -67,12 +68,13 @@ func (s Secret) LogValue() slog.Value       { return slog.StringValue(redacted) 
 // for a token. From it nobody can compute S or AgentKey. It redacts itself like
 // Secret; Text is for the body of the one request that carries it.
 type RelaySecret struct {
-	value unique.Handle[[derivedBytes]byte]
+	value unique.Handle[string] // as Secret's
 }
 
 // RelaySecret derives what the relay is shown.
 func (s Secret) RelaySecret() RelaySecret {
-	return RelaySecret{unique.Make(s.derive(relayInfo))}
+	b := s.derive(relayInfo)
+	return RelaySecret{unique.Make(string(b[:]))}
 }
 
 // ParseRelaySecret reads what Text wrote. Its error never repeats the input.
@@ -81,7 +83,7 @@ func ParseRelaySecret(text string) (RelaySecret, error) {
 	if err != nil {
 		return RelaySecret{}, fmt.Errorf("relay secret: %w", err)
 	}
-	return RelaySecret{unique.Make(b)}, nil
+	return RelaySecret{unique.Make(string(b[:]))}, nil
 }
 
 // IsZero reports whether r is no secret.
@@ -92,8 +94,7 @@ func (r RelaySecret) Text() string {
 	if r.IsZero() {
 		return ""
 	}
-	b := r.value.Value()
-	return base64.RawURLEncoding.EncodeToString(b[:])
+	return base64.RawURLEncoding.EncodeToString([]byte(r.value.Value()))
 }
 
 // Hash is SHA-256 of the secret: what the agent registers and the relay keeps.
@@ -101,8 +102,7 @@ func (r RelaySecret) Hash() [derivedBytes]byte {
 	if r.IsZero() {
 		return [derivedBytes]byte{}
 	}
-	b := r.value.Value()
-	return sha256.Sum256(b[:])
+	return sha256.Sum256([]byte(r.value.Value()))
 }
 
 // Format, String, GoString and LogValue redact.
