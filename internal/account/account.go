@@ -78,8 +78,9 @@ func ParseID(s string) (engine.AccountID, error) {
 // no control characters, one blank between words, at most wire.MaxNameBytes.
 // Error: ErrName.
 func CleanName(s string) (string, error) {
-	s = strings.Join(strings.Fields(wire.CleanText(s, 4*wire.MaxNameBytes)), " ")
-	s = strings.TrimSpace(wire.CleanText(s, wire.MaxNameBytes))
+	// Cut first, so that a long input costs no more than a short one.
+	s = s[:min(len(s), 8*wire.MaxNameBytes)]
+	s = strings.TrimSpace(wire.CleanText(strings.Join(strings.Fields(s), " "), wire.MaxNameBytes))
 	if s == "" {
 		return "", ErrName
 	}
