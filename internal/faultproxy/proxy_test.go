@@ -254,10 +254,10 @@ func TestStallAtPositions(t *testing.T) {
 
 func TestStalledSendersBlockInTheEnd(t *testing.T) {
 	floors(t, func(e *env) {
-		client, _ := e.upgraded()
-		e.proxy.StallAll(Up)
-		client.SetWriteDeadline(time.Now().Add(time.Second))
-		if n, err := client.Write(up(string(make([]byte, 64<<20)))); !errors.Is(err, os.ErrDeadlineExceeded) {
+		_, server := e.upgraded()
+		e.proxy.StallAll(Down)
+		server.SetWriteDeadline(time.Now().Add(time.Second))
+		if n, err := server.Write(down(string(make([]byte, 64<<20)))); !errors.Is(err, os.ErrDeadlineExceeded) {
 			e.t.Errorf("a stalled link took %d bytes: %v", n, err)
 		}
 	})
