@@ -65,9 +65,10 @@ type devicesRecord struct {
 // that list would make it final.
 type DeviceKeys struct {
 	path string
-	// mu guards devices, and the file against a second writer.
+	// mu guards the fields below, and the file against a second writer.
 	mu      sync.Mutex
 	devices []Device
+	stale   bool // the file still has a device that was removed
 }
 
 // OpenDeviceKeys reads the devices of a state directory; a missing file means
@@ -205,10 +206,10 @@ func (d *DeviceKeys) remove(k pairing.Key, id string) ([]Device, error) {
 			next = append(next, dev)
 		}
 	}
-	if len(removed) == 0 {
+	if len(removed) == 0 && !d.stale {
 		return nil, nil
 	}
-	d.devices = next
+	d.devices, d.stale = next, true
 	return removed, d.write(next)
 }
 
@@ -238,7 +239,7 @@ func (d *DeviceKeys) write(devices []Device) error {
 	if err := writeFile(d.path, append(text, '\n')); err != nil {
 		return fmt.Errorf("write device keys: %w", err)
 	}
-	d.devices = devices
+	d.devices, d.stale = devices, false
 	return nil
 }
 

@@ -260,3 +260,16 @@ func readUntil(t *testing.T, r io.Reader, text string) string {
 	}
 	return got.String()
 }
+
+// freshKey makes a public key without a file.
+func freshKey() (pairing.Key, error) {
+	public, _, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return pairing.Key{}, err
+	}
+	k, err := ssh.NewPublicKey(public)
+	if err != nil {
+		return pairing.Key{}, err
+	}
+	return sshlink.FromSSH(k)
+}

@@ -173,7 +173,7 @@ func Add(home string, e Entry) error {
 }
 
 // Remove takes out the marked lines of key or of device; either may be empty.
-// A missing file has none.
+// A missing file has none, and behind a link it is no error when there are none.
 func Remove(home string, key pairing.Key, device string) (Result, error) {
 	var r Result
 	err := rewrite(home, false, func(content []byte) ([]byte, bool) {
@@ -181,6 +181,14 @@ func Remove(home string, key pairing.Key, device string) (Result, error) {
 		out, r = remove(content, key, device)
 		return out, r.Removed > 0
 	})
+	if errors.Is(err, ErrSymlink) {
+		// We never write through a link, but somebody may have made it later.
+		if content, readErr := readFollowing(home); readErr == nil {
+			if _, r := remove(content, key, device); r.Removed == 0 {
+				return r, nil
+			}
+		}
+	}
 	if err != nil {
 		return Result{}, fmt.Errorf("remove from %s/.ssh/authorized_keys: %w", home, err)
 	}

@@ -146,6 +146,31 @@ func read(dir *os.File) ([]byte, *unix.Stat_t, error) {
 	return content, &st, nil
 }
 
+// readFollowing reads the file as sshd would, links and all; a missing one is
+// empty.
+func readFollowing(home string) ([]byte, error) {
+	f, err := os.OpenFile(filepath.Join(home, dirName, fileName), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, ErrNotRegular
+	}
+	content, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	if err == nil && len(content) > maxFileBytes {
+		err = ErrTooBig
+	}
+	return content, err
+}
+
 // replace writes content beside the file and renames it over it, provided the
 // file is still the one that before describes.
 func replace(dir *os.File, content []byte, before *unix.Stat_t) (err error) {
