@@ -199,7 +199,7 @@ func TestRevocationInBetweenIsNotMissed(t *testing.T) {
 	store.after = func() { must(t, g.store.RevokeToken(g.ctx(), "ann", tok.ID)) }
 	wantClose(t, g.agent("mini", tok).ws, wire.CloseUnauthorized, "revoked")
 	eventually(t, "the name is free", func() bool {
-		held, err := g.relay.held(g.ctx(), engine.Key{Account: "ann", Machine: "mini"})
+		held, err := g.relay.prover.Held(g.ctx(), engine.Key{Account: "ann", Machine: "mini"})
 		return err == nil && !held
 	})
 
@@ -284,7 +284,7 @@ func TestFailingLogIsReadAgain(t *testing.T) {
 func TestLastUseIsNoted(t *testing.T) {
 	g := newRig(t)
 	a := g.ready("mini")
-	g.relay.flushUses(g.ctx())
+	g.relay.gate.Flush(g.ctx())
 	tok, err := g.store.TokenByHash(g.ctx(), a.token.Hash)
 	if err != nil || tok.Used.IsZero() || tok.From != "127.0.0.1" {
 		t.Errorf("noted %v from %q, %v", tok.Used, tok.From, err)

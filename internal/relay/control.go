@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -12,7 +11,11 @@ import (
 	"holdfast/internal/engine"
 	"holdfast/internal/frame"
 	"holdfast/internal/park"
+	"holdfast/internal/relay/axes"
 	"holdfast/internal/relay/gate"
+	"holdfast/internal/relay/handshake"
+	"holdfast/internal/relay/proof"
+	"holdfast/internal/relay/waiting"
 	"holdfast/internal/wire"
 )
 
@@ -29,14 +32,10 @@ const (
 	acksMax = 1024
 )
 
-// opPresent is asked through the router: is the holder there? The holder
-// answers by accepting it, and nothing is sent.
-const opPresent wire.Op = ""
-
 // control is one agent's control connection: the registry entry of a parked
 // machine. A field more here is paid for by every one of them.
 type control struct {
-	member
+	axes.Member
 	relay    *Relay
 	conn     *park.Conn // set before the socket is in the axes
 	instance wire.Instance
@@ -115,8 +114,8 @@ func (cs *controls) keepAlive(every time.Duration) {
 		case <-cs.relay.ctx.Done():
 			return
 		case <-t.C:
-			for _, m := range cs.relay.axes.ofRole(roleControl) {
-				_ = m.self.(*control).conn.Ping() // one that is closing needs none
+			for _, m := range cs.relay.axes.OfRole(axes.Control) {
+				_ = m.Self().(*control).conn.Ping() // one that is closing needs none
 			}
 		}
 	}
@@ -130,7 +129,7 @@ func (cs *controls) acknowledge() {
 		case <-r.ctx.Done():
 			return
 		case a := <-cs.acks:
-			k := a.c.key()
+			k := a.c.Key()
 			if err := r.store.AckRevocation(r.ctx, k, a.rev); err != nil && !errors.Is(err, engine.ErrNotFound) {
 				r.log.Error("note a revocation as done", "account", k.Account, "machine", k.Machine, "err", err)
 			}
@@ -146,7 +145,7 @@ func (cs *controls) acknowledge() {
 }
 
 // serveAgent is /agent/{machineID}, its token verified.
-func (r *Relay) serveAgent(w http.ResponseWriter, req *http.Request, hs handshake, t engine.Token) *gate.Refusal {
+func (r *Relay) serveAgent(w http.ResponseWriter, req *http.Request, hs handshake.Request, t engine.Token) *gate.Refusal {
 	rt, ref := parseRoute(req)
 	if ref != nil {
 		return ref
@@ -161,11 +160,11 @@ func (r *Relay) serveAgent(w http.ResponseWriter, req *http.Request, hs handshak
 	if err := r.store.BindToken(req.Context(), t.ID, k.Machine); err != nil {
 		return r.failure("bind a token to a machine", err)
 	}
-	epoch, err := r.store.Claim(req.Context(), k, hs.instance, hs.attempt)
+	epoch, err := r.store.Claim(req.Context(), k, hs.Instance, hs.Attempt)
 	switch {
 	case errors.Is(err, engine.ErrStaleAttempt):
 		r.metrics.replaced.Inc()
-		r.accept(w, req, hs.selected.Protocol, wire.CloseReplaced, wire.ReplacedReason(hs.instance))
+		r.accept(w, req, hs.Selected.Protocol, wire.CloseReplaced, wire.ReplacedReason(hs.Instance))
 		return nil
 	case errors.Is(err, engine.ErrReplaced):
 		m, err := r.store.Machine(req.Context(), k)
@@ -173,28 +172,28 @@ func (r *Relay) serveAgent(w http.ResponseWriter, req *http.Request, hs handshak
 			return r.failure("look up a machine", err)
 		}
 		r.metrics.replaced.Inc()
-		r.accept(w, req, hs.selected.Protocol, wire.CloseReplaced, wire.ReplacedReason(m.Instance))
+		r.accept(w, req, hs.Selected.Protocol, wire.CloseReplaced, wire.ReplacedReason(m.Instance))
 		return nil
 	case err != nil:
 		return r.failure("claim a machine", err)
 	}
-	conn, head, err := upgrade(w, req, hs.selected.Protocol)
+	conn, head, err := handshake.Upgrade(w, req, hs.Selected.Protocol)
 	if err != nil {
 		return nil
 	}
-	r.touch(t.ID, r.gate.Client(req))
-	c := &control{relay: r, instance: wire.Instance(strings.Clone(string(hs.instance)))}
-	c.self, c.machine, c.role = c, k.Machine, roleControl
+	r.gate.Touch(t, req)
+	c := &control{relay: r, instance: wire.Instance(strings.Clone(string(hs.Instance)))}
+	c.Init(c, k.Machine, axes.Control)
 	// The socket may speak from here on; before it is joined it can be told
 	// nothing but to go.
 	pc, err := r.controls.lot.Park(conn, head, c)
 	if err != nil {
-		r.background(func() { farewell(conn, wire.CloseRestart, wire.RestartReason(0)) })
+		r.background(func() { handshake.Farewell(conn, wire.CloseRestart, wire.RestartReason(0)) })
 		return nil
 	}
 	pc.ExpireAfter(reapAfter)
 	c.conn = pc
-	r.axes.add(&c.member, t)
+	r.axes.Add(&c.Member, t)
 	r.join(c, k, epoch, t)
 	return nil
 }
@@ -202,31 +201,31 @@ func (r *Relay) serveAgent(w http.ResponseWriter, req *http.Request, hs handshak
 // join makes c the machine's holder, then asks about its token again: now that
 // c is in the axes, a revocation either was seen here or closes it from there.
 func (r *Relay) join(c *control, k engine.Key, epoch uint64, t engine.Token) {
-	k.Account = c.account.id // the one copy of the name
+	k = c.Key() // the one copy of the names
 	before, err := r.router.Hold(k, epoch, c)
 	switch {
 	case errors.Is(err, engine.ErrStaleAttempt):
 		r.metrics.replaced.Inc()
-		c.end(wire.CloseReplaced, wire.ReplacedReason(r.winner(k)))
+		c.End(wire.CloseReplaced, wire.ReplacedReason(r.winner(k)))
 	case err != nil:
 		r.log.Error("hold a machine", "account", k.Account, "machine", k.Machine, "err", err)
-		c.end(wire.CloseRestart, wire.RestartReason(time.Second))
+		c.End(wire.CloseRestart, wire.RestartReason(time.Second))
 	}
 	if old, ok := before.(*control); ok {
 		// It lost the name in Hold; the rest goes on in the background.
 		r.metrics.replaced.Inc()
-		old.end(wire.CloseReplaced, wire.ReplacedReason(c.instance))
+		old.End(wire.CloseReplaced, wire.ReplacedReason(c.instance))
 	}
 	c.advance(stageHeld)
 	if code, reason := r.stillGood(k, t); code != 0 {
-		c.end(code, reason)
+		c.End(code, reason)
 	}
 	ended, asked, gone := c.advance(stageReady)
 	if ended {
-		r.router.Release(k, c) // end may have come before Hold
+		r.router.Release(k, c) // End may have come before Hold
 	}
 	if gone {
-		r.axes.remove(&c.member)
+		r.axes.Remove(&c.Member)
 	}
 	if ended {
 		return
@@ -257,7 +256,7 @@ func (r *Relay) winner(k engine.Key) wire.Instance {
 
 // sendRevocations sends what the machine has not acknowledged.
 func (r *Relay) sendRevocations(c *control) {
-	k := c.key()
+	k := c.Key()
 	list, err := r.store.Revocations(r.ctx, k)
 	if err != nil {
 		if r.ctx.Err() == nil {
@@ -278,7 +277,7 @@ func (r *Relay) sendRevocations(c *control) {
 
 // Deliver implements engine.Holder: it is the code that delivers a dial.
 func (c *control) Deliver(m wire.Message) error {
-	if m.Op == opPresent {
+	if m.Op == proof.OpPresent {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.ended {
@@ -293,7 +292,7 @@ func (c *control) Deliver(m wire.Message) error {
 	err = c.conn.Send(b)
 	if errors.Is(err, park.ErrFull) {
 		// An agent that does not read cannot be dialled either.
-		c.end(wire.CloseInternal, "the agent does not read")
+		c.End(wire.CloseInternal, "the agent does not read")
 	}
 	return err
 }
@@ -301,18 +300,18 @@ func (c *control) Deliver(m wire.Message) error {
 // pong answers the application round trip: from Deliver, and only if this very
 // socket is what a dial would use.
 func (c *control) pong() {
-	k := c.key()
+	k := c.Key()
 	if c.relay.router.Holds(k, c) {
 		// A failure shows as a closed socket.
 		_ = c.Deliver(wire.Message{Op: wire.OpPong})
 		return
 	}
-	// If it was replaced, end was called with 4409 and this does nothing.
-	c.end(wire.CloseRestart, wire.RestartReason(0))
+	// If it was replaced, End was called with 4409 and this does nothing.
+	c.End(wire.CloseRestart, wire.RestartReason(0))
 }
 
-// end implements ender: the name is lost at once, the rest takes its time.
-func (c *control) end(code wire.CloseCode, reason string) {
+// End implements axes.Ender: the name is lost at once, the rest takes its time.
+func (c *control) End(code wire.CloseCode, reason string) {
 	c.mu.Lock()
 	ended := c.ended
 	c.ended = true
@@ -320,7 +319,7 @@ func (c *control) end(code wire.CloseCode, reason string) {
 	if ended {
 		return
 	}
-	k := c.key()
+	k := c.Key()
 	c.relay.router.Release(k, c)
 	c.relay.metrics.closed(code)
 	c.relay.log.Info("machine's control connection ended", "account", k.Account, "machine", k.Machine, "verdict", reason, "code", code)
@@ -400,11 +399,11 @@ func (c *control) refused(m wire.Message) {
 	if early {
 		return // it has been sent no dial
 	}
-	d := c.relay.dials.take(m.ConnID, c.key())
+	d := c.relay.dials.Take(m.ConnID, c.Key())
 	if d == nil {
 		return // too late, or never its own
 	}
-	c.relay.dials.give(d, answer{code: wire.RefuseCode(m.Code), reason: wire.CleanReason(m.Reason)})
+	c.relay.dials.Give(d, waiting.Answer{Code: wire.RefuseCode(m.Code), Reason: wire.CleanReason(m.Reason)})
 }
 
 // joinList keeps the items of a list that are names.
@@ -434,19 +433,30 @@ func splitList[S ~string](joined string) []S {
 }
 
 // greeting is what the agent said of itself.
-func (c *control) greeting() hello {
+func (c *control) greeting() proof.Greeting {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.greeted {
-		return hello{}
+		return proof.Greeting{}
 	}
-	return c.hello.Value()
+	h := c.hello.Value()
+	return proof.Greeting{Version: h.version, Features: splitList[string](h.features), Services: splitList[wire.ServiceName](h.services)}
+}
+
+// greetingOf is that of the socket of this node that holds k.
+func (r *Relay) greetingOf(k engine.Key) proof.Greeting {
+	for _, m := range r.axes.Controls(k.Account) {
+		if c := m.Self().(*control); c.Key() == k && r.router.Holds(k, c) {
+			return c.greeting()
+		}
+	}
+	return proof.Greeting{}
 }
 
 // Expired implements park.Handler: nothing that counts was heard.
 func (c *control) Expired(*park.Conn) {
 	c.relay.metrics.reaps.Inc()
-	c.end(wire.CloseGoingAway, "nothing was heard for "+reapAfter.String())
+	c.End(wire.CloseGoingAway, "nothing was heard for "+reapAfter.String())
 }
 
 // Closed implements park.Handler.
@@ -458,22 +468,10 @@ func (c *control) Closed(_ *park.Conn, e park.End) {
 	if joining {
 		return // join is at work, and looks when it is done
 	}
-	k := c.key()
+	k := c.Key()
 	c.relay.router.Release(k, c)
-	c.relay.axes.remove(&c.member)
+	c.relay.axes.Remove(&c.Member)
 	if !ended {
 		c.relay.log.Info("machine disconnected", "account", k.Account, "machine", k.Machine, "code", e.Code, "err", e.Err)
 	}
-}
-
-// held reports whether anybody holds k now. The answer is the holder's own.
-func (r *Relay) held(ctx context.Context, k engine.Key) (bool, error) {
-	err := r.router.Deliver(ctx, k, wire.Message{Op: opPresent})
-	switch {
-	case err == nil:
-		return true, nil
-	case errors.Is(err, engine.ErrNoHolder), errors.Is(err, park.ErrClosed):
-		return false, nil
-	}
-	return false, err
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/internal/engine"
+	"holdfast/internal/relay/axes"
 	"holdfast/internal/wire"
 )
 
@@ -27,8 +29,8 @@ func TestStolenNameIsClosedAndNotPonged(t *testing.T) {
 	a := g.ready("mini")
 	// The registry forgets the socket without a word to it: the ghost.
 	k := engine.Key{Account: "ann", Machine: "mini"}
-	for _, m := range g.relay.axes.ofRole(roleControl) {
-		g.router.Release(k, m.self.(*control))
+	for _, m := range g.relay.axes.OfRole(axes.Control) {
+		g.router.Release(k, m.Self().(*control))
 	}
 	a.send(wire.Message{Op: wire.OpPing})
 	wantClose(t, a.ws, wire.CloseRestart, "restart after=0")
@@ -83,7 +85,7 @@ func TestReconnectsBehindStalledSockets(t *testing.T) {
 		t.Errorf("the newest waited %v for its pong", took)
 	}
 	eventually(t, "replaced sockets are gone", func() bool {
-		return g.relay.axes.count(roleControl) == 1 && runtime.NumGoroutine() < base+20
+		return g.relay.axes.Count(axes.Control) == 1 && runtime.NumGoroutine() < base+20
 	})
 	for _, c := range stalled {
 		_ = c.Close()
@@ -134,7 +136,7 @@ func TestHelloIsKept(t *testing.T) {
 		Services: []wire.ServiceName{"ssh", "web"}, Presence: "blob"})
 	a.pong()
 	h := g.relay.greetingOf(engine.Key{Account: "ann", Machine: "mini"})
-	if h.version != "1.2.3" || h.features != "revoke\ndrain" || h.services != "ssh\nweb" {
+	if h.Version != "1.2.3" || !slices.Equal(h.Features, []string{"revoke", "drain"}) || !slices.Equal(h.Services, []wire.ServiceName{"ssh", "web"}) {
 		t.Errorf("kept %+v", h)
 	}
 }

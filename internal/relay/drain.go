@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine"
+	"holdfast/internal/relay/axes"
 	"holdfast/internal/wire"
 )
 
@@ -14,9 +15,15 @@ const (
 	// drainBase is how long a restart takes at least: nobody is told to come back
 	// sooner.
 	drainBase = time.Second
-	// drainEach is the part of the spread that each of a few agents gets, so that
-	// a person with one machine does not wait for a herd.
-	drainEach = time.Second
+	// drainSpread is over how long many agents come back: 6 % of them in any
+	// second, and all well within half a minute. At half it would be over the
+	// tenth that a relay should have to take in a second.
+	drainSpread = 16 * time.Second
+	// drainFew agents are fewer than can be held to a tenth in a second. They
+	// come one by one, drainEach apart, so that a person with one machine does
+	// not wait for a herd.
+	drainFew  = 20
+	drainEach = 1050 * time.Millisecond
 	// drainPoll is how often Drain looks whether all have gone.
 	drainPoll = 20 * time.Millisecond
 )
@@ -30,26 +37,26 @@ func (r *Relay) Drain(ctx context.Context) error {
 	// Closes the listeners at once, then waits for requests under way.
 	r.background(func() { _ = r.server.Shutdown(ctx) })
 
-	agents := r.axes.ofRole(roleControl)
-	delays := spread(len(agents), time.Duration(r.limits.DrainSpreadMs)*time.Millisecond)
+	agents := r.axes.OfRole(axes.Control)
+	delays := spread(len(agents))
 	began := time.Now()
 	of := make(map[engine.Key]time.Duration, len(agents))
 	for i, m := range agents {
-		of[m.key()] = delays[i]
+		of[m.Key()] = delays[i]
 		// One that cannot be told learns it from the close frame.
-		_ = m.self.(*control).Deliver(wire.Message{Op: wire.OpDrain, AfterMs: delays[i].Milliseconds()})
+		_ = m.Self().(*control).Deliver(wire.Message{Op: wire.OpDrain, AfterMs: delays[i].Milliseconds()})
 	}
 	left := func(d time.Duration) string { return wire.RestartReason(d - time.Since(began)) }
 	for i, m := range agents {
-		m.self.end(wire.CloseRestart, left(delays[i]))
+		m.Self().End(wire.CloseRestart, left(delays[i]))
 	}
-	for _, m := range r.axes.ofRole(roleDevice) {
+	for _, m := range r.axes.OfRole(axes.Device) {
 		// Its machine is back by then, or nearly.
-		m.self.end(wire.CloseRestart, left(of[m.key()]+drainBase))
+		m.Self().End(wire.CloseRestart, left(of[m.Key()]+drainBase))
 	}
 	tick := time.NewTicker(drainPoll)
 	defer tick.Stop()
-	for r.axes.count(roleControl)+r.axes.count(roleDevice)+r.axes.count(roleAgent) > 0 {
+	for r.axes.Count(axes.Control)+r.axes.Count(axes.Device)+r.axes.Count(axes.Agent) > 0 {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("drain: %w", context.Cause(ctx))
@@ -60,14 +67,16 @@ func (r *Relay) Drain(ctx context.Context) error {
 	return nil
 }
 
-// spread gives each of n peers its own part of the window, in random order and
-// at a random place in that part: even without any peer's own jitter, no second
-// is fuller than another.
-func spread(n int, window time.Duration) []time.Duration {
-	window = min(window, time.Duration(n)*drainEach)
+// spread gives each of n peers its delay, in random order and evenly, so that no
+// second is fuller than another whenever it begins.
+func spread(n int) []time.Duration {
+	each := drainEach
+	if n >= drainFew {
+		each = drainSpread / time.Duration(n)
+	}
 	out := make([]time.Duration, n)
-	for i, slot := range rand.Perm(n) {
-		out[i] = drainBase + time.Duration((float64(slot)+rand.Float64())/float64(n)*float64(window))
+	for i, place := range rand.Perm(n) {
+		out[i] = drainBase + time.Duration(place)*each
 	}
 	return out
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/internal/pump"
+	"holdfast/internal/relay/axes"
 	"holdfast/internal/wire"
 )
 
@@ -91,12 +92,12 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	forms, held := m.relay.controls.stats()
 	for form, n := range forms {
-		gauge(m.sockets, n, roleControl.String(), form)
+		gauge(m.sockets, n, axes.Control.String(), form)
 	}
-	for _, role := range []role{roleDevice, roleAgent} {
-		gauge(m.sockets, m.relay.axes.count(role), role.String(), "stream")
+	for _, role := range []axes.Role{axes.Device, axes.Agent} {
+		gauge(m.sockets, m.relay.axes.Count(role), role.String(), "stream")
 	}
-	gauge(m.waiting, m.relay.dials.count())
+	gauge(m.waiting, m.relay.dials.Count())
 	gauge(m.parked, held)
 	for _, v := range m.vectors() {
 		v.Collect(ch)
@@ -107,6 +108,14 @@ func (m *metrics) refused(code wire.Refusal) { m.refusals.WithLabelValues(string
 
 func (m *metrics) closed(code wire.CloseCode) {
 	m.closes.WithLabelValues(strconv.Itoa(int(code))).Inc()
+}
+
+func (m *metrics) proved(reachable bool) {
+	result := "unreachable"
+	if reachable {
+		result = "reachable"
+	}
+	m.proven.WithLabelValues(result).Inc()
 }
 
 func (m *metrics) dialed(outcome string, took time.Duration) {

@@ -360,7 +360,7 @@ func TestStreamLimitsOfAToken(t *testing.T) {
 	}
 	g.pair(a, other) // another token has its own
 	_ = first.CloseNow()
-	eventually(t, "a place is free", func() bool { return g.relay.axes.streams(device.ID) == 1 })
+	eventually(t, "a place is free", func() bool { return g.relay.axes.Streams(device.ID) == 1 })
 	g.pair(a, device)
 }
 

@@ -27,8 +27,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/internal/engine"
+	"holdfast/internal/relay/axes"
 	"holdfast/internal/relay/gate"
+	"holdfast/internal/relay/handshake"
 	"holdfast/internal/relay/jsonapi"
+	"holdfast/internal/relay/proof"
+	"holdfast/internal/relay/waiting"
 	"holdfast/internal/webapp"
 	"holdfast/internal/wire"
 )
@@ -60,11 +64,10 @@ var nodeTag = regexp.MustCompile(`^[0-9A-Za-z]{1,16}$`)
 
 // Limits of New; a zero field means its default.
 type Limits struct {
-	Streams       int // open streams a token: 1,000
-	NewStreams    int // new streams a second a token: 200
-	Failures      int // failed authentications a minute and address: gate.DefaultFailures
-	Handshakes    int // unfinished handshakes an address: gate.DefaultHandshakes
-	DrainSpreadMs int // over how long a drain spreads the agents: 16,000
+	Streams    int // open streams a token: 1,000
+	NewStreams int // new streams a second a token: 200
+	Failures   int // failed authentications a minute and address: gate.DefaultFailures
+	Handshakes int // unfinished handshakes an address: gate.DefaultHandshakes
 }
 
 // Options of New.
@@ -97,11 +100,10 @@ type Relay struct {
 
 	gate     *gate.Gate
 	opened   *gate.Windows[string] // streams of a token in this second
-	axes     *axes
-	dials    *dials
+	axes     *axes.Axes
+	dials    *waiting.Dials
 	controls *controls
-	proofs   *proofs
-	uses     uses
+	prover   *proof.Prover
 	metrics  *metrics
 	api      http.Handler
 	page     http.Handler
@@ -145,16 +147,22 @@ func New(o Options) (*Relay, error) {
 		store: o.Store, router: o.Router, log: o.Log, limits: o.Limits, keepalive: o.Keepalive,
 		gate:   g,
 		opened: gate.NewWindows[string](o.Limits.NewStreams, time.Second),
-		axes:   newAxes(),
-		dials:  newDials(o.Node),
-		proofs: newProofs(),
+		axes:   axes.New(),
+		dials:  waiting.New(o.Node),
 		page:   webapp.Handler(),
 	}
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	r.metrics = newMetrics(r)
+	r.prover, err = proof.New(proof.Options{
+		Router: o.Router, Dials: r.dials, Axes: r.axes, Greeting: r.greetingOf,
+		Count: r.metrics.proved, Background: r.background, Context: r.ctx,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make a relay: %w", err)
+	}
 	r.api, err = jsonapi.New(jsonapi.Options{
 		Store: o.Store, Gate: g, Log: o.Log,
-		Held: r.held, Describe: r.describe, Over: r.over, Refused: r.metrics.refused,
+		Held: r.prover.Held, Describe: r.prover.Describe, Over: r.over, Refused: r.metrics.refused,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make a relay: %w", err)
@@ -210,7 +218,6 @@ func (l *Limits) complete() error {
 		{&l.NewStreams, 200, "new streams"},
 		{&l.Failures, gate.DefaultFailures, "failed authentications"},
 		{&l.Handshakes, gate.DefaultHandshakes, "unfinished handshakes"},
-		{&l.DrainSpreadMs, 16_000, "drain spread"},
 	} {
 		if *f.value < 0 {
 			return fmt.Errorf("make a relay: the limit of %s is negative", f.name)
@@ -259,7 +266,7 @@ func (r *Relay) serve(w http.ResponseWriter, req *http.Request) {
 
 // serveSocket is a WebSocket route up to its path: syntax, then the token.
 func (r *Relay) serveSocket(w http.ResponseWriter, req *http.Request, kind wire.RouteKind) *gate.Refusal {
-	hs, ref := parseHandshake(req)
+	hs, ref := handshake.Parse(req)
 	if ref != nil {
 		return ref
 	}
@@ -420,7 +427,7 @@ func (r *Relay) resync() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, id := range r.axes.ids() {
+	for _, id := range r.axes.Accounts() {
 		tokens, err := r.store.Tokens(r.ctx, id)
 		if err != nil {
 			return 0, fmt.Errorf("list tokens again: %w", err)
@@ -436,8 +443,9 @@ func (r *Relay) resync() (int64, error) {
 		for _, m := range machines {
 			there[m.Machine] = true
 		}
-		endAll(r.axes.ofAccount(id, func(m *member) bool { return !good[m.token.id] }), wire.CloseUnauthorized, reasonRevoked)
-		endAll(r.axes.ofAccount(id, func(m *member) bool { return !there[m.machine] }), wire.CloseNotFound, reasonMachine)
+		revoked, removed := r.axes.Except(id, good, there)
+		axes.EndAll(revoked, wire.CloseUnauthorized, reasonRevoked)
+		axes.EndAll(removed, wire.CloseNotFound, reasonMachine)
 		r.remind(id)
 	}
 	return after, nil
@@ -445,11 +453,11 @@ func (r *Relay) resync() (int64, error) {
 
 // remind sends every agent of an account what it has yet to revoke.
 func (r *Relay) remind(id engine.AccountID) {
-	agents := r.axes.ofAccount(id, func(m *member) bool { return m.role == roleControl })
+	agents := r.axes.Controls(id)
 	// Ends by itself or with ctx: the store is asked once for each agent.
 	r.background(func() {
 		for _, m := range agents {
-			r.sendRevocations(m.self.(*control))
+			r.sendRevocations(m.Self().(*control))
 		}
 	})
 }
@@ -457,20 +465,14 @@ func (r *Relay) remind(id engine.AccountID) {
 func (r *Relay) apply(c engine.Change) {
 	switch c.Kind {
 	case engine.ChangeAccount:
-		endAll(r.axes.ofAccount(c.Account, func(*member) bool { return true }), wire.CloseUnauthorized, reasonAccount)
+		axes.EndAll(r.axes.OfAccount(c.Account), wire.CloseUnauthorized, reasonAccount)
 	case engine.ChangeToken:
-		endAll(r.axes.ofToken(c.Token), wire.CloseUnauthorized, reasonRevoked)
+		axes.EndAll(r.axes.OfToken(c.Token), wire.CloseUnauthorized, reasonRevoked)
 	case engine.ChangeMachine:
-		endAll(r.axes.ofAccount(c.Account, func(m *member) bool { return m.machine == c.Machine }), wire.CloseNotFound, reasonMachine)
+		axes.EndAll(r.axes.OfMachine(engine.Key{Account: c.Account, Machine: c.Machine}), wire.CloseNotFound, reasonMachine)
 	case engine.ChangeDevice:
-		endAll(r.axes.ofAccount(c.Account, func(m *member) bool { return m.token.device != "" && m.token.device == c.Device }), wire.CloseUnauthorized, reasonDevice)
+		axes.EndAll(r.axes.OfDevice(c.Account, c.Device), wire.CloseUnauthorized, reasonDevice)
 		r.remind(c.Account)
-	}
-}
-
-func endAll(list []*member, code wire.CloseCode, reason string) {
-	for _, m := range list {
-		m.self.end(code, reason)
 	}
 }
 
@@ -483,12 +485,12 @@ func (r *Relay) tick() {
 		case <-r.ctx.Done():
 			return
 		case now := <-t.C:
-			endAll(r.axes.expired(now), wire.CloseUnauthorized, reasonExpired)
+			axes.EndAll(r.axes.Expired(now), wire.CloseUnauthorized, reasonExpired)
 			if n%4 == 0 {
 				r.gate.Sweep()
 			}
-			if r.uses.due(now) {
-				r.flushUses(r.ctx)
+			if r.gate.Due(now) {
+				r.gate.Flush(r.ctx)
 			}
 		}
 	}
@@ -499,15 +501,15 @@ func (r *Relay) Close() error {
 	r.closing.Do(func() {
 		r.draining.Store(true)
 		_ = r.server.Close() // ends Serve and requests; hijacked connections are ours
-		for role := range roleCount {
-			endAll(r.axes.ofRole(role), wire.CloseRestart, wire.RestartReason(0))
+		for role := range axes.Roles {
+			axes.EndAll(r.axes.OfRole(role), wire.CloseRestart, wire.RestartReason(0))
 		}
 		r.cancel(errors.New("the relay is closing"))
 		r.controls.close()
 		r.wg.Wait()
-		ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), wire.DrainTimeout)
 		defer cancel()
-		r.flushUses(ctx)
+		r.gate.Flush(ctx)
 	})
 	return nil
 }

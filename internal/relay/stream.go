@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"net"
 	"net/http"
@@ -10,16 +9,13 @@ import (
 	"time"
 
 	"holdfast/internal/engine"
-	"holdfast/internal/frame"
 	"holdfast/internal/pump"
+	"holdfast/internal/relay/axes"
 	"holdfast/internal/relay/gate"
+	"holdfast/internal/relay/handshake"
+	"holdfast/internal/relay/waiting"
 	"holdfast/internal/wire"
 )
-
-// hangupPoll is how often a device whose 4 KiB wait to be forwarded is looked
-// at for a hang-up. Its socket is not read any more then, so nothing else would
-// show it; half costs twice the system calls, double frees as much later.
-const hangupPoll = 250 * time.Millisecond
 
 // stream is one device's stream, from its accepted upgrade to its end.
 type stream struct {
@@ -39,11 +35,12 @@ type stream struct {
 
 // leg is a stream's place in the axes, once for each side.
 type leg struct {
-	member
+	axes.Member
 	stream *stream
 }
 
-func (l *leg) end(code wire.CloseCode, reason string) { l.stream.stop(code, reason) }
+// End implements axes.Ender.
+func (l *leg) End(code wire.CloseCode, reason string) { l.stream.stop(code, reason) }
 
 // stop ends the stream from outside. Both legs are told the same.
 func (s *stream) stop(code wire.CloseCode, reason string) {
@@ -60,7 +57,7 @@ func (s *stream) stop(code wire.CloseCode, reason string) {
 }
 
 // serveConnect is /connect/{machineID}, its token verified.
-func (r *Relay) serveConnect(w http.ResponseWriter, req *http.Request, hs handshake, t engine.Token) *gate.Refusal {
+func (r *Relay) serveConnect(w http.ResponseWriter, req *http.Request, hs handshake.Request, t engine.Token) *gate.Refusal {
 	rt, ref := parseRoute(req)
 	if ref != nil {
 		return ref
@@ -81,18 +78,19 @@ func (r *Relay) serveConnect(w http.ResponseWriter, req *http.Request, hs handsh
 	if ref := r.takeStream(t); ref != nil {
 		return ref
 	}
-	conn, head, err := upgrade(w, req, hs.selected.Protocol)
+	conn, head, err := handshake.Upgrade(w, req, hs.Selected.Protocol)
 	if err != nil {
-		r.axes.release(t.ID)
+		r.axes.Release(t.ID)
 		return nil
 	}
 	s := &stream{relay: r, service: rt.Service, proto: wire.SubprotocolV1, began: time.Now(), stopped: make(chan struct{})}
-	for side, role := range [2]role{pump.Device: roleDevice, pump.Agent: roleAgent} {
+	for side, role := range [2]axes.Role{pump.Device: axes.Device, pump.Agent: axes.Agent} {
 		l := &s.legs[side]
-		l.stream, l.self, l.machine, l.role = s, l, k.Machine, role
+		l.stream = s
+		l.Init(l, k.Machine, role)
 	}
 	// Ends when the stream does, which Close brings about and waits for.
-	r.touch(t.ID, r.gate.Client(req))
+	r.gate.Touch(t, req)
 	r.background(func() { s.run(conn, head, t) })
 	return nil
 }
@@ -109,19 +107,19 @@ func (r *Relay) over(t engine.Token) time.Duration {
 	if wait, full := r.opened.Full(t.ID, time.Now()); full {
 		return wait
 	}
-	if r.axes.streams(t.ID) >= r.limits.Streams {
+	if r.axes.Streams(t.ID) >= r.limits.Streams {
 		return time.Second
 	}
 	return 0
 }
 
-// takeStream counts one stream for t; axes.release undoes it.
+// takeStream counts one stream for t; axes.Release undoes it.
 func (r *Relay) takeStream(t engine.Token) *gate.Refusal {
-	if !r.axes.reserve(t, r.limits.Streams) {
+	if !r.axes.Reserve(t, r.limits.Streams) {
 		return r.overStreams(t)
 	}
 	if wait, ok := r.opened.Take(t.ID, time.Now()); !ok {
-		r.axes.release(t.ID)
+		r.axes.Release(t.ID)
 		return gate.TooMany(wait, "this token opens streams too fast: wait")
 	}
 	return nil
@@ -131,42 +129,42 @@ func (r *Relay) takeStream(t engine.Token) *gate.Refusal {
 func (s *stream) run(conn net.Conn, head []byte, t engine.Token) {
 	r := s.relay
 	device := &s.legs[pump.Device]
-	r.axes.add(&device.member, t)
+	r.axes.Add(&device.Member, t)
 	defer func() {
-		r.axes.remove(&device.member)
-		r.axes.release(t.ID)
+		r.axes.Remove(&device.Member)
+		r.axes.Release(t.ID)
 	}()
-	k := device.key()
+	k := device.Key()
 	if code, reason := r.stillGood(k, t); code != 0 {
 		r.part(conn, code, reason)
 		return
 	}
 
-	d := r.dials.open(k)
+	d := r.dials.Open(k)
 	a, head, outcome := s.await(conn, head, d, t.Device)
 	took := time.Since(s.began)
 	r.metrics.dialed(outcome, took)
 	log := r.log.With("account", k.Account, "machine", k.Machine)
 	if outcome != dialPaired {
 		// The connID is spent by now, so it may be logged.
-		log.Info("dial failed", "conn", d.id, "verdict", outcome, "code", a.code, "took", took)
-		if a.conn != nil {
-			r.part(a.conn, wire.CloseGoingAway, "the device has gone")
+		log.Info("dial failed", "conn", d.ID, "verdict", outcome, "code", a.Code, "took", took)
+		if a.Conn != nil {
+			r.part(a.Conn, wire.CloseGoingAway, "the device has gone")
 		}
-		r.part(conn, a.code, a.reason)
+		r.part(conn, a.Code, a.Reason)
 		return
 	}
 	agent := &s.legs[pump.Agent]
-	r.axes.add(&agent.member, a.token)
-	defer r.axes.remove(&agent.member)
-	if code, reason := r.stillGood(k, a.token); code != 0 {
+	r.axes.Add(&agent.Member, a.Token)
+	defer r.axes.Remove(&agent.Member)
+	if code, reason := r.stillGood(k, a.Token); code != 0 {
 		s.stop(code, reason)
 	}
-	p, err := pump.New(pump.Leg{Conn: conn, Pending: head}, pump.Leg{Conn: a.conn, Pending: a.head},
+	p, err := pump.New(pump.Leg{Conn: conn, Pending: head}, pump.Leg{Conn: a.Conn, Pending: a.Head},
 		pump.Options{Keepalive: r.keepalive})
 	if err != nil {
-		log.Error("join a stream", "conn", d.id, "err", err)
-		r.part(a.conn, wire.CloseInternal, "the relay could not join the stream")
+		log.Error("join a stream", "conn", d.ID, "err", err)
+		r.part(a.Conn, wire.CloseInternal, "the relay could not join the stream")
 		r.part(conn, wire.CloseInternal, "the relay could not join the stream")
 		return
 	}
@@ -176,10 +174,10 @@ func (s *stream) run(conn net.Conn, head []byte, t engine.Token) {
 		p.Stop(s.code, s.reason)
 	}
 	s.mu.Unlock()
-	log.Info("stream begun", "conn", d.id, "service", s.service, "took", took)
+	log.Info("stream begun", "conn", d.ID, "service", s.service, "took", took)
 	res := p.Run()
 	r.metrics.streamed(res)
-	log.Info("stream ended", "conn", d.id, "verdict", res.Cause, "by", res.By, "code", res.Code,
+	log.Info("stream ended", "conn", d.ID, "verdict", res.Cause, "by", res.By, "code", res.Code,
 		"toAgent", res.ToAgent, "toDevice", res.ToDevice, "took", time.Since(s.began), "err", res.Err)
 }
 
@@ -187,41 +185,42 @@ func (s *stream) run(conn net.Conn, head []byte, t engine.Token) {
 // for the end of the time or of the stream. Without an answer, a's code and
 // reason are what the device is told; a zero code means that nobody is there to
 // be told. head comes back with what the device sent meanwhile.
-func (s *stream) await(conn net.Conn, head []byte, d *dial, device string) (a answer, _ []byte, outcome string) {
+func (s *stream) await(conn net.Conn, head []byte, d *waiting.Dial, device string) (a waiting.Answer, _ []byte, outcome string) {
 	r := s.relay
-	end := func(outcome string, code wire.CloseCode, reason string) (answer, []byte, string) {
-		late, _ := r.dials.abandon(d)
-		return answer{conn: late.conn, code: code, reason: reason}, nil, outcome
+	end := func(outcome string, code wire.CloseCode, reason string) (waiting.Answer, []byte, string) {
+		late, _ := r.dials.Abandon(d)
+		return waiting.Answer{Conn: late.Conn, Code: code, Reason: reason}, nil, outcome
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, wire.DialTimeout)
 	defer cancel()
-	err := r.router.Deliver(ctx, d.key, wire.Message{
-		Op: wire.OpDial, ConnID: d.id, Service: s.service, Device: device, Proto: s.proto,
+	err := r.router.Deliver(ctx, d.Key, wire.Message{
+		Op: wire.OpDial, ConnID: d.ID, Service: s.service, Device: device, Proto: s.proto,
 	})
 	switch {
 	case errors.Is(err, engine.ErrNoHolder):
 		return end(dialOffline, wire.CloseTryLater, wire.ReasonOffline)
 	case err != nil:
-		r.log.Warn("deliver a dial", "account", d.key.Account, "machine", d.key.Machine, "err", err)
+		r.log.Warn("deliver a dial", "account", d.Key.Account, "machine", d.Key.Machine, "err", err)
 		return end(dialOffline, wire.CloseTryLater, wire.ReasonOffline)
 	}
-	early := newEarly(conn, head)
-	go early.read() // ends by the deadline that stop sets, and stop waits for it
+	early := waiting.NewEarly(conn, head)
+	go early.Read() // ends by the deadline that Stop sets, and Stop waits for it
 	select {
-	case a = <-d.answers:
-		head = early.stop()
-		if a.conn == nil {
+	case a = <-d.Answers:
+		head = early.Stop()
+		if a.Conn == nil {
 			return a, nil, dialRefused
 		}
 		return a, head, dialPaired
-	case <-early.over:
-		early.stop()
-		return end(dialHangup, early.code, early.reason)
+	case <-early.Over:
+		early.Stop()
+		code, reason := early.Farewell()
+		return end(dialHangup, code, reason)
 	case <-s.stopped:
-		early.stop()
+		early.Stop()
 		return end(dialStopped, s.code, s.reason)
 	case <-ctx.Done():
-		early.stop()
+		early.Stop()
 		if r.ctx.Err() != nil {
 			return end(dialStopped, wire.CloseRestart, wire.RestartReason(0))
 		}
@@ -230,7 +229,7 @@ func (s *stream) await(conn net.Conn, head []byte, d *dial, device string) (a an
 }
 
 // serveAgentData is /agent-data/{machineID}/{connID}, its token verified.
-func (r *Relay) serveAgentData(w http.ResponseWriter, req *http.Request, hs handshake, t engine.Token) *gate.Refusal {
+func (r *Relay) serveAgentData(w http.ResponseWriter, req *http.Request, hs handshake.Request, t engine.Token) *gate.Refusal {
 	rt, ref := parseRoute(req)
 	if ref != nil {
 		return ref
@@ -241,22 +240,22 @@ func (r *Relay) serveAgentData(w http.ResponseWriter, req *http.Request, hs hand
 	}
 	k := engine.Key{Account: t.Account, Machine: rt.Machine}
 	unknown := gate.Refuse(http.StatusNotFound, wire.RefusalNotFound, "this connection id is not waiting here")
-	if !r.dials.knows(rt.Conn, k) {
+	if !r.dials.Knows(rt.Conn, k) {
 		return unknown
 	}
 	if !r.negotiated(w, req, hs) {
 		return nil
 	}
-	d := r.dials.take(rt.Conn, k)
+	d := r.dials.Take(rt.Conn, k)
 	if d == nil {
 		return unknown
 	}
-	conn, head, err := upgrade(w, req, hs.selected.Protocol)
+	conn, head, err := handshake.Upgrade(w, req, hs.Selected.Protocol)
 	if err != nil {
-		r.dials.give(d, answer{code: wire.CloseNoDialBack, reason: "the machine's connection broke while it dialled back"})
+		r.dials.Give(d, waiting.Answer{Code: wire.CloseNoDialBack, Reason: "the machine's connection broke while it dialled back"})
 		return nil
 	}
-	if !r.dials.give(d, answer{conn: conn, head: head, token: t}) {
+	if !r.dials.Give(d, waiting.Answer{Conn: conn, Head: head, Token: t}) {
 		r.background(func() { r.part(conn, wire.CloseGoingAway, "the device has gone") })
 	}
 	return nil
@@ -270,119 +269,5 @@ func (r *Relay) part(conn net.Conn, code wire.CloseCode, reason string) {
 		return
 	}
 	r.metrics.closed(code)
-	farewell(conn, code, reason)
-}
-
-// early reads what a device sends before its pair is complete: at most
-// wire.MaxPendingBytes, kept as they came, since the pump rewrites them later.
-// It looks at the frames only to see the device go.
-type early struct {
-	conn net.Conn
-	done chan struct{} // read has returned
-	over chan struct{} // the device hung up or broke the protocol
-	quit chan struct{} // closed by stop
-
-	// Of read until done is closed. code is what the device is told; zero if it
-	// just went.
-	buf    []byte
-	next   int // where the next frame header is
-	code   wire.CloseCode
-	reason string
-}
-
-func newEarly(conn net.Conn, head []byte) *early {
-	return &early{
-		conn: conn, buf: head,
-		done: make(chan struct{}), over: make(chan struct{}), quit: make(chan struct{}),
-	}
-}
-
-func (e *early) read() {
-	defer close(e.done)
-	for {
-		if e.scan() {
-			close(e.over)
-			return
-		}
-		if len(e.buf) >= wire.MaxPendingBytes {
-			if e.poll() {
-				close(e.over)
-			}
-			return
-		}
-		if cap(e.buf) < wire.MaxPendingBytes {
-			e.buf = append(make([]byte, 0, wire.MaxPendingBytes), e.buf...)
-		}
-		n, err := e.conn.Read(e.buf[len(e.buf):wire.MaxPendingBytes])
-		e.buf = e.buf[:len(e.buf)+n]
-		if err != nil {
-			select {
-			case <-e.quit:
-			default:
-				// A close frame may have come with the last bytes.
-				e.scan()
-				close(e.over)
-			}
-			return
-		}
-	}
-}
-
-// poll waits for a hang-up behind bytes that stay unread.
-func (e *early) poll() bool {
-	tick := time.NewTicker(hangupPoll)
-	defer tick.Stop()
-	for {
-		if hungUp(e.conn) {
-			return true
-		}
-		select {
-		case <-e.quit:
-			return false
-		case <-tick.C:
-		}
-	}
-}
-
-// scan walks over the frame headers in buf. True: the device said goodbye, or
-// something that is no WebSocket frame.
-func (e *early) scan() bool {
-	for e.next < len(e.buf) {
-		h, n, err := frame.ParseHeader(e.buf[e.next:])
-		if err == nil && n > 0 && !h.Masked {
-			err = frame.ErrUnmasked
-		}
-		if err != nil {
-			e.code, e.reason = wire.CloseCode(frame.CodeOf(err)), err.Error()
-			return true
-		}
-		left := int64(len(e.buf) - e.next - n)
-		if n == 0 || h.Op == frame.Close && left < h.Length {
-			return false // the rest is to come
-		}
-		if h.Op == frame.Close {
-			payload := append([]byte(nil), e.buf[e.next+n:e.next+n+int(h.Length)]...)
-			frame.Mask(h.Mask, 0, payload)
-			e.code, e.reason = wire.CloseNormal, ""
-			if len(payload) >= 2 {
-				e.code = wire.CloseCode(binary.BigEndian.Uint16(payload))
-			}
-			return true
-		}
-		if left < h.Length {
-			// The frame ends behind what is read, perhaps far behind.
-			return false
-		}
-		e.next += n + int(h.Length)
-	}
-	return false
-}
-
-// stop ends read and gives what it has. The connection is as before.
-func (e *early) stop() []byte {
-	close(e.quit)
-	_ = e.conn.SetReadDeadline(time.Now()) // wakes read; a closed connection needs no waking
-	<-e.done
-	_ = e.conn.SetReadDeadline(time.Time{})
-	return e.buf
+	handshake.Farewell(conn, code, reason)
 }

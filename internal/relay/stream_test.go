@@ -16,6 +16,7 @@ import (
 
 	"holdfast/internal/engine"
 	"holdfast/internal/frame"
+	"holdfast/internal/relay/axes"
 	"holdfast/internal/wire"
 )
 
@@ -92,7 +93,7 @@ func TestAbortOfEitherSideEndsTheOther(t *testing.T) {
 			_ = gone.CloseNow()
 			closeOf(t, left, 10*time.Second)
 			eventually(t, "nothing is left", func() bool {
-				return g.relay.axes.count(roleDevice)+g.relay.axes.count(roleAgent) == 0
+				return g.relay.axes.Count(axes.Device)+g.relay.axes.Count(axes.Agent) == 0
 			})
 			a.pong()
 		})
@@ -235,7 +236,7 @@ func TestHangUpBeforeThePairFreesTheDial(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			conn, m := g.rawDevice(a, device)
 			tt.go_(conn)
-			eventually(t, "the dial is forgotten", func() bool { return g.relay.dials.count() == 0 })
+			eventually(t, "the dial is forgotten", func() bool { return g.relay.dials.Count() == 0 })
 			if got := a.dataStatus("mini", a.token, m.ConnID); got != 404 {
 				t.Errorf("connection id: got %d", got)
 			}
@@ -245,7 +246,7 @@ func TestHangUpBeforeThePairFreesTheDial(t *testing.T) {
 				}
 				_ = conn.Close()
 			}
-			eventually(t, "the device's socket is gone", func() bool { return g.relay.axes.count(roleDevice) == 0 })
+			eventually(t, "the device's socket is gone", func() bool { return g.relay.axes.Count(axes.Device) == 0 })
 		})
 	}
 }
@@ -364,6 +365,6 @@ func TestAgentDiesRightAfterDialBack(t *testing.T) {
 	_ = agt.CloseNow()
 	closeOf(t, dev, 10*time.Second)
 	eventually(t, "nothing is left", func() bool {
-		return g.relay.axes.count(roleDevice)+g.relay.axes.count(roleAgent)+g.relay.dials.count() == 0
+		return g.relay.axes.Count(axes.Device)+g.relay.axes.Count(axes.Agent)+g.relay.dials.Count() == 0
 	})
 }

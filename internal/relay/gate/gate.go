@@ -62,6 +62,7 @@ type Gate struct {
 	failures   *Windows[netip.Addr]
 	handshakes int
 	pending    pending
+	uses       uses
 }
 
 // New makes a Gate.

@@ -1,4 +1,11 @@
-package relay
+// Package proof finds out whether a device can really get into a machine: it has
+// the machine dial back and reads its service's banner, at most once in half a
+// minute, and says what it found and when.
+//
+// It never says that a machine is there because it was: that is asked of the
+// holder each time. What a caller will get wrong: a state is of the moment, so
+// it must not be kept.
+package proof
 
 import (
 	"bytes"
@@ -12,6 +19,9 @@ import (
 
 	"holdfast/internal/engine"
 	"holdfast/internal/frame"
+	"holdfast/internal/relay/axes"
+	"holdfast/internal/relay/handshake"
+	"holdfast/internal/relay/waiting"
 	"holdfast/internal/wire"
 )
 
@@ -33,9 +43,35 @@ const (
 	maxBanner = 4 << 10
 )
 
-// proofs remember when a dial-back last worked. They say nothing of whether a
-// machine is there now.
-type proofs struct {
+// OpPresent is asked through the router: is the holder there? The holder answers
+// by accepting it, and nothing is sent.
+const OpPresent wire.Op = ""
+
+// Greeting is what an agent said of itself, or nothing.
+type Greeting struct {
+	Version  string
+	Features []string
+	Services []wire.ServiceName
+}
+
+// Options of New; all are required.
+type Options struct {
+	Router engine.Router
+	Dials  *waiting.Dials
+	Axes   *axes.Axes
+	// Greeting is that of the machine's holder.
+	Greeting func(k engine.Key) Greeting
+	// Count is told of each result.
+	Count func(reachable bool)
+	// Background runs f in a goroutine that the owner waits for; Context ends
+	// what f does.
+	Background func(f func())
+	Context    context.Context
+}
+
+// Prover remembers when a dial-back last worked.
+type Prover struct {
+	Options
 	slots chan struct{}
 
 	mu   sync.Mutex
@@ -51,16 +87,30 @@ type proof struct {
 	reason  string
 }
 
-func newProofs() *proofs {
-	return &proofs{slots: make(chan struct{}, proofsAtOnce), each: make(map[engine.Key]*proof)}
+// New makes a Prover.
+func New(o Options) (*Prover, error) {
+	if o.Router == nil || o.Dials == nil || o.Axes == nil || o.Greeting == nil || o.Count == nil || o.Background == nil || o.Context == nil {
+		return nil, errors.New("proof: every option is required")
+	}
+	return &Prover{Options: o, slots: make(chan struct{}, proofsAtOnce), each: make(map[engine.Key]*proof)}, nil
 }
 
-// describe implements /v1/machines: the state of each comes from its holder.
-func (r *Relay) describe(ctx context.Context, machines []engine.Machine) ([]wire.MachineInfo, error) {
+// Held reports whether anybody holds k now. The answer is the holder's own.
+func (p *Prover) Held(ctx context.Context, k engine.Key) (bool, error) {
+	err := p.Router.Deliver(ctx, k, wire.Message{Op: OpPresent})
+	if errors.Is(err, engine.ErrNoHolder) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Describe says the state of machines, all of one account. It starts a proof of
+// each that is held and was not asked lately, and waits a little for them.
+func (p *Prover) Describe(ctx context.Context, machines []engine.Machine) ([]wire.MachineInfo, error) {
 	infos := make([]wire.MachineInfo, len(machines))
 	var waits []<-chan struct{}
 	for i, m := range machines {
-		held, err := r.held(ctx, m.Key)
+		held, err := p.Held(ctx, m.Key)
 		if err != nil {
 			return nil, fmt.Errorf("ask for the holder of machine %q: %w", m.Machine, err)
 		}
@@ -73,47 +123,33 @@ func (r *Relay) describe(ctx context.Context, machines []engine.Machine) ([]wire
 			continue
 		}
 		info.State = wire.StateConnected
-		h := r.greetingOf(m.Key)
-		info.Version, info.Features, info.Services = h.version, splitList[string](h.features), splitList[wire.ServiceName](h.services)
+		g := p.Greeting(m.Key)
+		info.Version, info.Features, info.Services = g.Version, g.Features, g.Services
 		var service wire.ServiceName
-		if slices.Contains(info.Services, wire.ServiceSSH) {
+		if slices.Contains(g.Services, wire.ServiceSSH) {
 			service = wire.ServiceSSH
 		}
-		if w := r.prove(m.Key, service); w != nil {
+		if w := p.prove(m.Key, service); w != nil {
 			waits = append(waits, w)
 		}
 	}
-	timer := time.NewTimer(describeWait)
-	defer timer.Stop()
-wait:
+	ctx, cancel := context.WithTimeout(ctx, describeWait)
+	defer cancel()
 	for _, w := range waits {
 		select {
 		case <-w:
-		case <-timer.C:
-			break wait
 		case <-ctx.Done():
-			break wait
 		}
 	}
 	now := time.Now()
 	for i, m := range machines {
-		r.proofs.fill(&infos[i], m.Key, now)
+		p.fill(&infos[i], m.Key, now)
 	}
 	return infos, nil
 }
 
-// greetingOf is the hello of the socket of this node that holds k.
-func (r *Relay) greetingOf(k engine.Key) hello {
-	for _, m := range r.axes.ofAccount(k.Account, func(m *member) bool { return m.role == roleControl && m.machine == k.Machine }) {
-		if c := m.self.(*control); r.router.Holds(k, c) {
-			return c.greeting()
-		}
-	}
-	return hello{}
-}
-
 // fill adds what the last dial-backs showed.
-func (p *proofs) fill(info *wire.MachineInfo, k engine.Key, now time.Time) {
+func (p *Prover) fill(info *wire.MachineInfo, k engine.Key, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := p.each[k]
@@ -136,8 +172,7 @@ func (p *proofs) fill(info *wire.MachineInfo, k engine.Key, now time.Time) {
 
 // prove starts a dial-back unless one began within proofInterval, and returns
 // what to wait for while one runs.
-func (r *Relay) prove(k engine.Key, service wire.ServiceName) <-chan struct{} {
-	p := r.proofs
+func (p *Prover) prove(k engine.Key, service wire.ServiceName) <-chan struct{} {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,31 +187,31 @@ func (r *Relay) prove(k engine.Key, service wire.ServiceName) <-chan struct{} {
 	}
 	running := make(chan struct{})
 	e.started, e.running = now, running
-	// Ends by the dial's time-out or with ctx.
-	r.background(func() {
+	// Ends by the dial's time-out or with Context.
+	p.Background(func() {
 		defer close(running)
 		p.slots <- struct{}{} // whoever holds one ends by its time-out
-		err := r.dialBanner(k, service)
+		err := p.dialBanner(k, service)
 		<-p.slots
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		e.running, e.service = nil, service
 		if err == nil {
 			e.proven, e.since, e.reason = time.Now(), time.Time{}, ""
-			r.metrics.proven.WithLabelValues("reachable").Inc()
+			p.Count(true)
 			return
 		}
 		if e.since.IsZero() {
 			e.since = time.Now()
 		}
 		e.reason = wire.CleanReason(err.Error())
-		r.metrics.proven.WithLabelValues("unreachable").Inc()
+		p.Count(false)
 	})
 	return running
 }
 
 // makeRoom forgets some machines where there are too many.
-func (p *proofs) makeRoom() {
+func (p *Prover) makeRoom() {
 	if len(p.each) < maxProofs {
 		return
 	}
@@ -192,49 +227,49 @@ func (p *proofs) makeRoom() {
 
 // proofLeg is a dial-back's place in the axes.
 type proofLeg struct {
-	member
+	axes.Member
 	conn net.Conn
 }
 
-// end implements ender. The dial-back is of no account's: it just breaks.
-func (l *proofLeg) end(wire.CloseCode, string) { _ = l.conn.Close() }
+// End implements axes.Ender. The dial-back is of no account's: it just breaks.
+func (l *proofLeg) End(wire.CloseCode, string) { _ = l.conn.Close() }
 
 // dialBanner asks the machine to dial back and reads the service's banner.
-func (r *Relay) dialBanner(k engine.Key, service wire.ServiceName) error {
-	ctx, cancel := context.WithTimeout(r.ctx, wire.DialTimeout)
+func (p *Prover) dialBanner(k engine.Key, service wire.ServiceName) error {
+	ctx, cancel := context.WithTimeout(p.Context, wire.DialTimeout)
 	defer cancel()
-	d := r.dials.open(k)
+	d := p.Dials.Open(k)
 	defer func() {
-		if late, ok := r.dials.abandon(d); ok && late.conn != nil {
-			_ = late.conn.Close()
+		if late, ok := p.Dials.Abandon(d); ok && late.Conn != nil {
+			_ = late.Conn.Close()
 		}
 	}()
-	err := r.router.Deliver(ctx, k, wire.Message{Op: wire.OpDial, ConnID: d.id, Service: service, Proto: wire.SubprotocolV1})
+	err := p.Router.Deliver(ctx, k, wire.Message{Op: wire.OpDial, ConnID: d.ID, Service: service, Proto: wire.SubprotocolV1})
 	if errors.Is(err, engine.ErrNoHolder) {
 		return errors.New(wire.ReasonOffline)
 	}
 	if err != nil {
 		return err
 	}
-	var a answer
+	var a waiting.Answer
 	select {
-	case a = <-d.answers:
+	case a = <-d.Answers:
 	case <-ctx.Done():
 		return fmt.Errorf("the machine did not dial back within %v", wire.DialTimeout)
 	}
-	if a.conn == nil {
-		return fmt.Errorf("the service refused (%d): %s", a.code, a.reason)
+	if a.Conn == nil {
+		return fmt.Errorf("the service refused (%d): %s", a.Code, a.Reason)
 	}
-	leg := &proofLeg{conn: a.conn}
-	leg.self, leg.machine, leg.role = leg, k.Machine, roleAgent
-	r.axes.add(&leg.member, a.token)
-	defer r.axes.remove(&leg.member)
+	leg := &proofLeg{conn: a.Conn}
+	leg.Init(leg, k.Machine, axes.Agent)
+	p.Axes.Add(&leg.Member, a.Token)
+	defer p.Axes.Remove(&leg.Member)
 	deadline, _ := ctx.Deadline()
-	if err := a.conn.SetDeadline(deadline); err != nil {
+	if err := a.Conn.SetDeadline(deadline); err != nil {
 		return errors.New("the machine's connection broke")
 	}
-	err = readBanner(a.conn, a.head)
-	farewell(a.conn, wire.CloseNormal, "")
+	err = readBanner(a.Conn, a.Head)
+	handshake.Farewell(a.Conn, wire.CloseNormal, "")
 	return err
 }
 

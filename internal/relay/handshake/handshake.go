@@ -1,8 +1,13 @@
-package relay
+// Package handshake is the HTTP side of a WebSocket: whether a request is a good
+// handshake, its upgrade, and taking leave of a connection that has no other
+// owner.
+//
+// It knows no token and writes no refusal. What a caller will get wrong: after
+// Upgrade the request's context says nothing about the connection any more.
+package handshake
 
 import (
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,7 +17,6 @@ import (
 
 	"github.com/gobwas/ws"
 
-	"holdfast/internal/engine"
 	"holdfast/internal/frame"
 	"holdfast/internal/relay/gate"
 	"holdfast/internal/wire"
@@ -22,22 +26,23 @@ import (
 // handshake's answer.
 const writeTimeout = wire.DrainTimeout
 
-// handshake is what a WebSocket request says beside its token and path.
-type handshake struct {
-	// plain is set for a request that asks for no upgrade at all. It is told so
+// Request is what a WebSocket request says beside its token and path.
+type Request struct {
+	// Plain is set for a request that asks for no upgrade at all. It is told so
 	// last, when its token and path are good: whoever comes with a browser or
 	// curl, or through a proxy that removes Upgrade, learns the more useful first.
-	plain    bool
-	selected wire.Selection
-	instance wire.Instance
-	attempt  uint64
+	Plain    bool
+	Selected wire.Selection
+	// Instance and Attempt are an agent's; empty and 0 for an older one.
+	Instance wire.Instance
+	Attempt  uint64
 }
 
-// parseHandshake checks the syntax of a WebSocket request: RFC 6455, section
+// Parse checks the syntax of a WebSocket request: RFC 6455, section
 // 4.2.1, and our own headers. Every failure is 400.
-func parseHandshake(r *http.Request) (handshake, *gate.Refusal) {
-	bad := func(text string) (handshake, *gate.Refusal) {
-		return handshake{}, gate.Refuse(http.StatusBadRequest, wire.RefusalSyntax, text)
+func Parse(r *http.Request) (Request, *gate.Refusal) {
+	bad := func(text string) (Request, *gate.Refusal) {
+		return Request{}, gate.Refuse(http.StatusBadRequest, wire.RefusalSyntax, text)
 	}
 	h := r.Header
 	switch {
@@ -57,17 +62,17 @@ func parseHandshake(r *http.Request) (handshake, *gate.Refusal) {
 			return bad("Sec-WebSocket-Protocol is not a list of tokens")
 		}
 	}
-	out := handshake{plain: !listHas(h.Values("Upgrade"), "websocket")}
-	out.selected = wire.SelectSubprotocol(offered, h.Get("Origin") != "", wire.SubprotocolV1)
+	out := Request{Plain: !listHas(h.Values("Upgrade"), "websocket")}
+	out.Selected = wire.SelectSubprotocol(offered, h.Get("Origin") != "", wire.SubprotocolV1)
 	var err error
 	if v := h.Values(wire.HeaderInstance); len(v) > 0 {
-		if out.instance, err = wire.ParseInstance(v[0]); err != nil || len(v) > 1 {
+		if out.Instance, err = wire.ParseInstance(v[0]); err != nil || len(v) > 1 {
 			return bad(wire.HeaderInstance + " must be one name of 1 to 64 letters and digits")
 		}
-		out.attempt = 1 // an instance that does not count its attempts has one
+		out.Attempt = 1 // an instance that does not count its attempts has one
 	}
 	if v := h.Values(wire.HeaderAttempt); len(v) > 0 {
-		if out.attempt, err = wire.ParseAttempt(v[0]); err != nil || len(v) > 1 {
+		if out.Attempt, err = wire.ParseAttempt(v[0]); err != nil || len(v) > 1 {
 			return bad(wire.HeaderAttempt + " must be one number from 1")
 		}
 	}
@@ -102,10 +107,10 @@ func isToken(s string) bool {
 	return s != ""
 }
 
-// upgrade answers 101 and takes the connection over. head is what the peer sent
+// Upgrade answers 101 and takes the connection over. head is what the peer sent
 // behind its request already. The caller owns conn.
-func upgrade(w http.ResponseWriter, r *http.Request, protocol string) (conn net.Conn, head []byte, err error) {
-	// parseHandshake has accepted more spellings than the library reads, and the
+func Upgrade(w http.ResponseWriter, r *http.Request, protocol string) (conn net.Conn, head []byte, err error) {
+	// Parse has accepted more spellings than the library reads, and the
 	// choice of subprotocol is ours.
 	h := r.Header
 	h["Upgrade"], h["Connection"] = []string{"websocket"}, []string{"Upgrade"}
@@ -135,49 +140,9 @@ func upgrade(w http.ResponseWriter, r *http.Request, protocol string) (conn net.
 	return conn, head, nil
 }
 
-// negotiated is the last question before an upgrade: whether one is asked for,
-// and in a version that is understood. If not, it has answered: 400 and 426, or
-// for a browser, which could not see that, a socket that closes 4426.
-func (r *Relay) negotiated(w http.ResponseWriter, req *http.Request, hs handshake) bool {
-	if hs.plain {
-		r.refuse(w, gate.Refuse(http.StatusBadRequest, wire.RefusalSyntax,
-			"this route takes WebSocket handshakes only; a proxy on the way may have removed Upgrade"))
-		return false
-	}
-	sel := hs.selected
-	if sel.Understood {
-		return true
-	}
-	const line = "this relay speaks " + wire.SubprotocolV1
-	offered := make([]string, 0, 2)
-	for _, p := range wire.Subprotocols(req.Header) {
-		if !strings.HasPrefix(p, wire.BearerPrefix) {
-			offered = append(offered, p)
-		}
-	}
-	reason := wire.CleanReason(line + ", not " + strings.Join(offered, ", "))
-	if sel.Protocol == "" {
-		r.refuse(w, gate.Refuse(http.StatusUpgradeRequired, wire.RefusalVersion, reason))
-		return false
-	}
-	r.accept(w, req, sel.Protocol, wire.CloseVersion, reason)
-	return false
-}
-
-// accept upgrades only to close with a code, for peers that would not see a
-// refusal, or not believe it.
-func (r *Relay) accept(w http.ResponseWriter, req *http.Request, protocol string, code wire.CloseCode, reason string) {
-	conn, _, err := upgrade(w, req, protocol)
-	if err != nil {
-		return
-	}
-	r.metrics.closed(code)
-	r.background(func() { farewell(conn, code, reason) })
-}
-
-// farewell sends a close frame, shuts the sending side, reads on for at most
+// Farewell sends a close frame, shuts the sending side, reads on for at most
 // wire.DrainTimeout, since a hard close would lose the code, and closes.
-func farewell(conn net.Conn, code wire.CloseCode, reason string) {
+func Farewell(conn net.Conn, code wire.CloseCode, reason string) {
 	defer conn.Close()
 	until := time.Now().Add(wire.DrainTimeout)
 	if conn.SetDeadline(until) != nil {
@@ -191,14 +156,4 @@ func farewell(conn net.Conn, code wire.CloseCode, reason string) {
 	}
 	// What still comes is nobody's.
 	_, _ = io.Copy(io.Discard, struct{ io.Reader }{conn})
-}
-
-// failure turns an error of the store or router that a route got into its
-// refusal.
-func (r *Relay) failure(doing string, err error) *gate.Refusal {
-	switch {
-	case errors.Is(err, engine.ErrNotFound), errors.Is(err, engine.ErrBoundElsewhere):
-		return gate.NotAllowed()
-	}
-	return r.gate.Unavailable(doing, err)
 }
