@@ -257,7 +257,9 @@ func TestStalledSendersBlockInTheEnd(t *testing.T) {
 		_, server := e.upgraded()
 		e.proxy.StallAll(Down)
 		server.SetWriteDeadline(time.Now().Add(time.Second))
-		if n, err := server.Write(down(string(make([]byte, 64<<20)))); !errors.Is(err, os.ErrDeadlineExceeded) {
+		// More than the queue and the buffers of four sockets hold.
+		header := []byte{0x82, 127, 0, 0, 0, 0, 2, 0, 0, 0} // 32 MiB
+		if n, err := server.Write(append(header, make([]byte, 32<<20)...)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			e.t.Errorf("a stalled link took %d bytes: %v", n, err)
 		}
 	})
