@@ -54,6 +54,9 @@ type conn struct {
 	mu   sync.Mutex
 	err  error         // why the connection ended; the first one stays
 	over chan struct{} // closed with err set
+	// parting is closed when a goodbye that the reader has begun has left; nil
+	// where there is none.
+	parting chan struct{}
 }
 
 // start begins to judge. cfg must stay unchanged; the dial has judged the
@@ -253,6 +256,13 @@ func (c *conn) closeBy(code wire.CloseCode, reason string, flush time.Duration) 
 	if !c.end(ErrClosed) {
 		// The other side, the judge or another caller was first; what waits to go
 		// out does so by itself, within the link's limits.
+		c.mu.Lock()
+		parting := c.parting
+		c.mu.Unlock()
+		if parting != nil {
+			<-parting // a code that says what was wrong must not be cut off
+			return
+		}
 		c.ws.CloseNow()
 		<-c.link.done
 		return

@@ -272,3 +272,25 @@ func TestBackPressureReachesTheSender(t *testing.T) {
 		<-j.result
 	})
 }
+
+// TestJoinLetsTheCodeOfBadTextOut: Join closes what the reader has ended
+// already, and must not cut off the close frame that says why.
+func TestJoinLetsTheCodeOfBadTextOut(t *testing.T) {
+	for range 20 { // it was a race
+		code := make(chan websocket.StatusCode, 1)
+		relay := serveWS(t, func(c *websocket.Conn, _ *http.Request) {
+			c.Write(context.Background(), websocket.MessageText, []byte("no base64!"))
+			_, _, err := c.Read(context.Background())
+			code <- websocket.CloseStatus(err)
+		})
+		s := relay.stream(t, StreamOptions{Side: AgentSide, Base64Compat: true})
+		a, b := memnet.Pipe()
+		t.Cleanup(func() { a.Close() })
+		if err := Join(t.Context(), s, b); !errors.Is(err, ErrBadText) {
+			t.Errorf("Join: %v", err)
+		}
+		if c := <-code; c != 1007 {
+			t.Fatalf("the peer saw %v", c)
+		}
+	}
+}

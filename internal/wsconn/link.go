@@ -93,7 +93,8 @@ type link struct {
 	rwc io.ReadWriteCloser // what the handshake left: TCP or TLS
 	raw *meter             // the TCP connection below it
 
-	readMu sync.Mutex // held while rwc.Read runs
+	readMu sync.Mutex // held while in.Read runs
+	in     *inbound
 
 	mu      sync.Mutex
 	queue   *[]byte // nil while nothing waits
@@ -109,7 +110,7 @@ type link struct {
 
 func newLink(rwc io.ReadWriteCloser, raw *meter) *link {
 	l := &link{
-		rwc: rwc, raw: raw,
+		rwc: rwc, raw: raw, in: newInbound(rwc),
 		changed: make(chan struct{}),
 		wake:    make(chan struct{}, 1),
 		done:    make(chan struct{}),
@@ -128,7 +129,7 @@ func (l *link) Read(p []byte) (int, error) {
 	if closing {
 		return 0, net.ErrClosed
 	}
-	return l.rwc.Read(p)
+	return l.in.Read(p)
 }
 
 // Write queues p whole or fails; it never blocks.

@@ -179,9 +179,7 @@ func (t *tail) Read(p []byte) (int, error) {
 func (s *Stream) readError(err error) error {
 	if s.base64 != nil && (s.base64.err == nil || s.base64.err == io.EOF) {
 		s.message, s.base64 = nil, nil
-		if s.end(ErrBadText) {
-			s.bye(wire.CloseInvalidData, "text is not base64")
-		}
+		s.bye(ErrBadText, wire.CloseInvalidData, "text is not base64")
 		return s.Err()
 	}
 	err = s.broken(err)
@@ -193,15 +191,28 @@ func (s *Stream) readError(err error) error {
 
 // refuse ends the stream for what the peer sent.
 func (s *Stream) refuse(code wire.CloseCode, reason string) {
-	if s.end(&CloseError{Code: code, Reason: reason}) {
-		s.bye(code, reason)
-	}
+	s.bye(&CloseError{Code: code, Reason: reason}, code, reason)
 }
 
-// bye closes without keeping the reader, who found the reason, waiting.
-func (s *Stream) bye(code wire.CloseCode, reason string) {
-	// Ends within the limits of CloseWith.
-	go s.sayGoodbye(code, reason, flushTimeout)
+// bye ends the stream with err and closes it without keeping the reader, who
+// found the reason, waiting.
+func (s *Stream) bye(err error, code wire.CloseCode, reason string) {
+	parting := make(chan struct{})
+	s.mu.Lock()
+	first := s.err == nil
+	if first {
+		s.err, s.parting = err, parting
+		close(s.over)
+	}
+	s.mu.Unlock()
+	if !first {
+		return
+	}
+	// Ends within the limits of CloseWith, which waits for it.
+	go func() {
+		defer close(parting)
+		s.sayGoodbye(code, reason, flushTimeout)
+	}()
 }
 
 // Write implements net.Conn.
