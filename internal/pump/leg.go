@@ -12,6 +12,10 @@ import (
 
 const headroom = sock.Headroom
 
+// pieceBytes is how much is written at once where progress shows only between
+// writes: a record of TLS.
+const pieceBytes = 16 << 10
+
 func newChunk() *sock.Chunk { return sock.NewChunk() }
 
 // leg is one connection of a pump.
@@ -21,6 +25,7 @@ type leg struct {
 	conn     net.Conn
 	pending  []byte
 	reader   *sock.Reader
+	outbound *sock.Outbound // nil where it cannot be told
 	rewriter frame.Rewriter
 	control  func(frame.Opcode, []byte) // onControl, bound once
 
@@ -53,6 +58,7 @@ type ctlQueue struct {
 func (l *leg) init(p *Pump, side Side, from Leg) {
 	l.pump, l.side, l.conn, l.pending = p, side, from.Conn, from.Pending
 	l.reader = sock.NewReader(from.Conn)
+	l.outbound = sock.NewOutbound(from.Conn)
 	l.control = l.onControl
 	l.writing = make(chan struct{}, 1)
 }
@@ -77,7 +83,18 @@ func (l *leg) write(b []byte) error {
 	if stop {
 		return net.ErrClosed
 	}
-	_, err := l.conn.Write(b)
+	var err error
+	for err == nil && len(b) > 0 {
+		piece := b
+		if l.outbound == nil {
+			// Without the kernel's word only what Write returns shows progress.
+			piece = b[:min(len(b), pieceBytes)]
+		}
+		var n int
+		n, err = l.conn.Write(piece)
+		l.watch.written.Add(int64(n))
+		b = b[n:]
+	}
 	if err != nil {
 		l.ctl.mu.Lock()
 		l.ctl.broken = true
@@ -95,9 +112,13 @@ func (l *leg) flush() {
 		default:
 			return
 		}
-		frames, closing := l.ctl.take()
+		frames, ping, closing := l.ctl.take()
 		if len(frames) > 0 {
 			l.write(frames) // a failure shows in broken and at the reader
+		}
+		if ping {
+			written, _ := l.progress()
+			l.watch.pinged.Store(written)
 		}
 		if closing {
 			l.ctl.mu.Lock()
@@ -117,21 +138,26 @@ func (q *ctlQueue) waiting() bool {
 	return !q.closed && !q.broken && (q.ping || q.pong != nil || q.close != nil)
 }
 
+func (q *ctlQueue) pingWaits() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.ping
+}
+
 // take empties the queue into one piece, the close frame last.
-func (q *ctlQueue) take() (frames []byte, closing bool) {
+func (q *ctlQueue) take() (frames []byte, ping, closing bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed || q.broken {
-		return nil, false
+		return nil, false, false
 	}
-	frames = q.pong
-	if q.ping {
+	frames, ping, closing = q.pong, q.ping, q.close != nil
+	if ping {
 		frames = frame.AppendFrame(frames, frame.Ping, nil)
 	}
-	closing = q.close != nil
 	frames = append(frames, q.close...)
 	q.ping, q.pong, q.close = false, nil, nil
-	return frames, closing
+	return frames, ping, closing
 }
 
 func (l *leg) queuePong(payload []byte) {

@@ -18,10 +18,18 @@ type watch struct {
 	// told is what the judge knows of paused.
 	told atomic.Bool
 
-	mu      sync.Mutex
-	judge   liveness.Judge
-	timer   *time.Timer
-	stopped bool
+	// written counts the bytes that were written to this leg; pinged is where in
+	// them the last ping ended.
+	written atomic.Int64
+	pinged  atomic.Int64
+
+	mu    sync.Mutex
+	judge liveness.Judge
+	// reported is the newest heard that the judge knows.
+	reported time.Duration
+	gone     int64 // how much of written was under way at the last tick
+	timer    *time.Timer
+	stopped  bool
 }
 
 // heardNow notes a sign of life.
@@ -78,14 +86,44 @@ func (l *leg) consult() liveness.Effects {
 	w := &l.watch
 	now := l.pump.clock.At(time.Now())
 	heard := time.Duration(w.heard.Load())
-	// The wall's time of that moment is not known; both clocks are taken to have
-	// run alike since. Sleep shows in the difference to the tick before.
-	before := w.judge.Inbound(liveness.Instant{Wall: now.Wall - (now.Mono - heard), Mono: heard}, liveness.InByte)
+	var probes liveness.Probe
+	if heard > w.reported {
+		// The wall's time of that moment is not known; both clocks are taken to
+		// have run alike since. Sleep shows in the difference to the tick before.
+		w.reported = heard
+		at := liveness.Instant{Wall: now.Wall - (now.Mono - heard), Mono: heard}
+		probes = w.judge.Inbound(at, liveness.InByte).Probes
+	}
+	if l.moving() {
+		probes |= w.judge.Inbound(now, liveness.InByte).Probes
+	}
 	paused := w.paused.Load()
 	w.told.Store(paused)
 	e := w.judge.PausedReading(now, paused)
-	e.Probes |= before.Probes
+	e.Probes |= probes
 	return e
+}
+
+// moving reports whether our last ping has not reached the peer yet, because of
+// what was written before it, and that is getting less. Such a peer reads slowly;
+// it has not been asked yet, so it owes no answer. w.mu is held.
+func (l *leg) moving() bool {
+	w := &l.watch
+	_, gone := l.progress()
+	waits := l.ctl.pingWaits() || gone < w.pinged.Load()
+	moved := gone > w.gone
+	w.gone = gone
+	return moved && waits
+}
+
+// progress is how many bytes were written to this leg, and how many of them have
+// gone as far as can be told: to the peer's kernel or else to ours.
+func (l *leg) progress() (written, gone int64) {
+	if l.outbound != nil {
+		return l.outbound.Progress()
+	}
+	n := l.watch.written.Load()
+	return n, n
 }
 
 // pause says that this leg is not read for now.
