@@ -44,8 +44,10 @@ const (
 	// full of keys tries five.
 	maxAuthTries = 6
 	// maxPending bounds connections that have not authenticated yet. Each costs
-	// about 100 KB and some milliseconds of key exchange.
-	maxPending = 32
+	// about 100 KB and some milliseconds of key exchange. Half refuses a person
+	// who opens a hundred at once (a build farm, a parallel copy); twice costs
+	// 25 MB, and who floods is already past the relay's limits.
+	maxPending = 128
 	// maxConns bounds all connections: a person's devices hold some tens.
 	maxConns = 512
 	// maxChannels bounds the channels of a connection: a browser that goes
