@@ -216,7 +216,7 @@ func TestStoppedReaderIsNotADeadPath(t *testing.T) {
 func TestSlowReaderThatNeverPingsIsNotCut(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, r *rig) {
 		d, a := r.ends[Device], r.ends[Agent]
-		const size = 4 << 20
+		const size = 1 << 20
 		go func() {
 			for range size / (32 << 10) {
 				a.Write(frameBytes(frame.Binary, true, strings.Repeat("x", 32<<10)))
@@ -224,7 +224,7 @@ func TestSlowReaderThatNeverPingsIsNotCut(t *testing.T) {
 			a.Write(closeBytes(1000, ""))
 			io.Copy(io.Discard, a)
 		}()
-		slow := &peer{Conn: &trickle{Conn: d.Conn, rate: 16 << 10}}
+		slow := &peer{Conn: &trickle{Conn: d.Conn, rate: 4 << 10}}
 		total := 0
 		for total < size {
 			op, payload, err := slow.read()
