@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -137,6 +138,7 @@ func handshake(ctx context.Context, conn net.Conn, user string, pinned []pairing
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 
+	watched := &watchedConn{Conn: conn}
 	var shown pairing.Key
 	config := &ssh.ClientConfig{
 		Config:            transportConfig(),
@@ -155,15 +157,19 @@ func handshake(ctx context.Context, conn net.Conn, user string, pinned []pairing
 			return nil
 		},
 		BannerCallback: func(string) error { return nil },
-		// Asked before each attempt: after a refused key there is no other.
+		// Asked before each attempt: after a refused key there is no other. A
+		// connection that broke meanwhile looks like a refusal to x/crypto.
 		AuthCallback: func(a *ssh.ClientAuthContext) (ssh.AuthMethod, error) {
-			if len(a.TriedMethods) > 0 && slices.Contains(a.TriedMethods, "publickey") || !slices.Contains(a.AllowedMethods, "publickey") {
+			if err := watched.broken(); err != nil {
+				return nil, err
+			}
+			if slices.Contains(a.TriedMethods, "publickey") || !slices.Contains(a.AllowedMethods, "publickey") {
 				return nil, ErrDenied
 			}
 			return ssh.PublicKeys(signer), nil
 		},
 	}
-	meta, chans, reqs, err := ssh.NewClientConn(conn, "", config)
+	meta, chans, reqs, err := ssh.NewClientConn(watched, "", config)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -177,6 +183,37 @@ func handshake(ctx context.Context, conn net.Conn, user string, pinned []pairing
 		return nil, nil, nil, pairing.Key{}, context.Cause(ctx)
 	}
 	return meta, chans, reqs, shown, nil
+}
+
+// watchedConn remembers the first error of a connection.
+type watchedConn struct {
+	net.Conn
+	err atomic.Pointer[error]
+}
+
+func (w *watchedConn) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	return n, w.note(err)
+}
+
+func (w *watchedConn) Write(b []byte) (int, error) {
+	n, err := w.Conn.Write(b)
+	return n, w.note(err)
+}
+
+func (w *watchedConn) note(err error) error {
+	if err != nil {
+		w.err.CompareAndSwap(nil, &err)
+	}
+	return err
+}
+
+// broken is the first error, or nil.
+func (w *watchedConn) broken() error {
+	if err := w.err.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // HostKey is the pinned key that the server proved to have.

@@ -136,14 +136,15 @@ func CheckKey(ctx context.Context, conn net.Conn, user string, hostKeys []pairin
 		conn.Close()
 		return fmt.Errorf("check key: %w", err)
 	}
-	meta, _, _, _, err := handshake(ctx, conn, user, hostKeys, 0, publicOnly{public})
+	signer := &publicOnly{key: public}
+	meta, _, _, _, err := handshake(ctx, conn, user, hostKeys, 0, signer)
 	if err == nil {
 		// A server that lets a connection in by the method "none" would let any
 		// key in.
 		meta.Close()
 		return nil
 	}
-	if errors.Is(err, errStop) {
+	if signer.wanted {
 		return nil
 	}
 	return fmt.Errorf("check key: %w", err)
@@ -151,15 +152,21 @@ func CheckKey(ctx context.Context, conn net.Conn, user string, hostKeys []pairin
 
 // publicOnly is a signer that cannot sign. x/crypto asks the server about the
 // public half first and comes for a signature only when the answer was yes.
-type publicOnly struct{ key ssh.PublicKey }
+type publicOnly struct {
+	key    ssh.PublicKey
+	wanted bool
+}
 
-func (p publicOnly) PublicKey() ssh.PublicKey { return p.key }
+func (p *publicOnly) PublicKey() ssh.PublicKey { return p.key }
 
-func (p publicOnly) Sign(io.Reader, []byte) (*ssh.Signature, error) { return nil, errStop }
-
-func (p publicOnly) SignWithAlgorithm(io.Reader, []byte, string) (*ssh.Signature, error) {
+func (p *publicOnly) Sign(io.Reader, []byte) (*ssh.Signature, error) {
+	p.wanted = true
 	return nil, errStop
 }
 
+func (p *publicOnly) SignWithAlgorithm(r io.Reader, data []byte, _ string) (*ssh.Signature, error) {
+	return p.Sign(r, data)
+}
+
 // Algorithms makes the question use SHA-2 for RSA keys.
-func (p publicOnly) Algorithms() []string { return slices.Clone(algorithmsOf(p.key.Type())) }
+func (p *publicOnly) Algorithms() []string { return slices.Clone(algorithmsOf(p.key.Type())) }
