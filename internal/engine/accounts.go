@@ -8,6 +8,7 @@ import (
 
 	"modernc.org/sqlite"
 
+	"holdfast/internal/engine/sqlitedb"
 	"holdfast/internal/wire"
 )
 
@@ -66,23 +67,23 @@ func checkAccount(id AccountID) error {
 }
 
 // note adds a change to the log and cuts the log.
-func note(ctx context.Context, t *tx, c Change) error {
+func note(ctx context.Context, t *sqlitedb.Tx, c Change) error {
 	var seq int64
-	err := t.row(ctx, `INSERT INTO changes (kind, account, machine, token, device)
+	err := t.Row(ctx, `INSERT INTO changes (kind, account, machine, token, device)
 		VALUES (?, ?, ?, ?, ?) RETURNING seq`, c.Kind, c.Account, c.Machine, c.Token, c.Device).Scan(&seq)
 	if err != nil {
 		return err
 	}
-	t.changed = true
-	_, err = t.exec(ctx, "DELETE FROM changes WHERE seq <= ?", seq-maxChanges)
+	t.Signal()
+	_, err = t.Exec(ctx, "DELETE FROM changes WHERE seq <= ?", seq-maxChanges)
 	return err
 }
 
 // Changes is Store's.
 func (s *store) Changes(ctx context.Context, after int64) ([]Change, error) {
 	var out []Change
-	err := s.view(ctx, "read changes", func(ctx context.Context, q *statements) error {
-		scan := func(row scanner) error {
+	err := s.view(ctx, "read changes", func(ctx context.Context, q *sqlitedb.Reads) error {
+		scan := func(row sqlitedb.Row) error {
 			var c Change
 			if err := row.Scan(&c.Seq, &c.Kind, &c.Account, &c.Machine, &c.Token, &c.Device); err != nil {
 				return err
@@ -92,9 +93,9 @@ func (s *store) Changes(ctx context.Context, after int64) ([]Change, error) {
 		}
 		const columns = "SELECT seq, kind, account, machine, token, device FROM changes "
 		if after <= newest {
-			return q.each(ctx, scan, columns+"ORDER BY seq DESC LIMIT 1")
+			return q.Each(ctx, scan, columns+"ORDER BY seq DESC LIMIT 1")
 		}
-		return q.each(ctx, scan, columns+"WHERE seq > ? ORDER BY seq LIMIT ?", after, maxRead)
+		return q.Each(ctx, scan, columns+"WHERE seq > ? ORDER BY seq LIMIT ?", after, maxRead)
 	})
 	if err != nil {
 		return nil, err
@@ -108,11 +109,11 @@ func (s *store) Changes(ctx context.Context, after int64) ([]Change, error) {
 
 // AddAccount is Store's.
 func (s *store) AddAccount(ctx context.Context, id AccountID) error {
-	return s.update(ctx, fmt.Sprintf("add account %q", id), func(ctx context.Context, t *tx) error {
+	return s.update(ctx, fmt.Sprintf("add account %q", id), func(ctx context.Context, t *sqlitedb.Tx) error {
 		if err := checkAccount(id); err != nil {
 			return err
 		}
-		_, err := t.exec(ctx, "INSERT INTO accounts (id, created) VALUES (?, ?)", id, micros(s.now()))
+		_, err := t.Exec(ctx, "INSERT INTO accounts (id, created) VALUES (?, ?)", id, micros(s.now()))
 		return refused(err)
 	})
 }
@@ -120,8 +121,8 @@ func (s *store) AddAccount(ctx context.Context, id AccountID) error {
 // Accounts is Store's, sorted by name.
 func (s *store) Accounts(ctx context.Context) ([]Account, error) {
 	var out []Account
-	err := s.view(ctx, "list accounts", func(ctx context.Context, q *statements) error {
-		return q.each(ctx, func(row scanner) error {
+	err := s.view(ctx, "list accounts", func(ctx context.Context, q *sqlitedb.Reads) error {
+		return q.Each(ctx, func(row sqlitedb.Row) error {
 			var a Account
 			var created int64
 			if err := row.Scan(&a.ID, &created); err != nil {
@@ -137,8 +138,8 @@ func (s *store) Accounts(ctx context.Context) ([]Account, error) {
 
 // RemoveAccount is Store's.
 func (s *store) RemoveAccount(ctx context.Context, id AccountID) error {
-	return s.update(ctx, fmt.Sprintf("remove account %q", id), func(ctx context.Context, t *tx) error {
-		if err := hit(t.exec(ctx, "DELETE FROM accounts WHERE id = ?", id)); err != nil {
+	return s.update(ctx, fmt.Sprintf("remove account %q", id), func(ctx context.Context, t *sqlitedb.Tx) error {
+		if err := hit(t.Exec(ctx, "DELETE FROM accounts WHERE id = ?", id)); err != nil {
 			return err
 		}
 		return note(ctx, t, Change{Kind: ChangeAccount, Account: id})

@@ -50,6 +50,9 @@ var (
 	ErrReplaced = errors.New("replaced by another instance")
 	// ErrStaleAttempt says that a higher attempt of the same instance came first.
 	ErrStaleAttempt = errors.New("a later attempt of this instance came first")
+	// ErrPruned says that changes were dropped from the log before they were
+	// read: everything that an earlier answer allowed must be asked again.
+	ErrPruned = errors.New("older changes are gone from the log")
 	// ErrNoHolder says that nobody holds the machine's control connection: 1013.
 	ErrNoHolder = errors.New("machine agent offline")
 )

@@ -6,12 +6,13 @@ import (
 	"errors"
 	"fmt"
 
+	"holdfast/internal/engine/sqlitedb"
 	"holdfast/internal/wire"
 )
 
 const machineColumns = "SELECT account, name, created, epoch, instance, attempt, seen FROM machines "
 
-func scanMachine(row scanner) (Machine, error) {
+func scanMachine(row sqlitedb.Row) (Machine, error) {
 	var m Machine
 	var created, seen int64
 	err := row.Scan(&m.Account, &m.Machine, &created, &m.Epoch, &m.Instance, &m.Attempt, &seen)
@@ -23,11 +24,11 @@ func scanMachine(row scanner) (Machine, error) {
 }
 
 // addMachine makes a machine if it is not there.
-func (s *store) addMachine(ctx context.Context, t *tx, k Key) error {
+func (s *store) addMachine(ctx context.Context, t *sqlitedb.Tx, k Key) error {
 	if _, err := wire.ParseMachineID(string(k.Machine)); err != nil {
 		return err
 	}
-	_, err := t.exec(ctx, "INSERT INTO machines (account, name, created) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+	_, err := t.Exec(ctx, "INSERT INTO machines (account, name, created) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
 		k.Account, k.Machine, micros(s.now()))
 	return refused(err)
 }
@@ -35,8 +36,8 @@ func (s *store) addMachine(ctx context.Context, t *tx, k Key) error {
 // Machine is Store's.
 func (s *store) Machine(ctx context.Context, k Key) (Machine, error) {
 	var out Machine
-	err := s.view(ctx, fmt.Sprintf("find machine %s", k), func(ctx context.Context, q *statements) (err error) {
-		out, err = scanMachine(q.row(ctx, machineColumns+"WHERE account = ? AND name = ?", k.Account, k.Machine))
+	err := s.view(ctx, fmt.Sprintf("find machine %s", k), func(ctx context.Context, q *sqlitedb.Reads) (err error) {
+		out, err = scanMachine(q.Row(ctx, machineColumns+"WHERE account = ? AND name = ?", k.Account, k.Machine))
 		return found(err)
 	})
 	return out, err
@@ -45,8 +46,8 @@ func (s *store) Machine(ctx context.Context, k Key) (Machine, error) {
 // Machines is Store's, sorted by name.
 func (s *store) Machines(ctx context.Context, account AccountID) ([]Machine, error) {
 	var out []Machine
-	err := s.view(ctx, fmt.Sprintf("list machines of %q", account), func(ctx context.Context, q *statements) error {
-		return q.each(ctx, func(row scanner) error {
+	err := s.view(ctx, fmt.Sprintf("list machines of %q", account), func(ctx context.Context, q *sqlitedb.Reads) error {
+		return q.Each(ctx, func(row sqlitedb.Row) error {
 			m, err := scanMachine(row)
 			out = append(out, m)
 			return err
@@ -58,12 +59,12 @@ func (s *store) Machines(ctx context.Context, account AccountID) ([]Machine, err
 // RemoveMachine is Store's. Its tokens are revoked without a change of their
 // own: their sockets are the machine's, and close as such.
 func (s *store) RemoveMachine(ctx context.Context, k Key) error {
-	return s.update(ctx, fmt.Sprintf("remove machine %s", k), func(ctx context.Context, t *tx) error {
-		err := hit(t.exec(ctx, "DELETE FROM machines WHERE account = ? AND name = ?", k.Account, k.Machine))
+	return s.update(ctx, fmt.Sprintf("remove machine %s", k), func(ctx context.Context, t *sqlitedb.Tx) error {
+		err := hit(t.Exec(ctx, "DELETE FROM machines WHERE account = ? AND name = ?", k.Account, k.Machine))
 		if err != nil {
 			return err
 		}
-		_, err = t.exec(ctx, "UPDATE tokens SET revoked = ? WHERE account = ? AND machine = ? AND revoked = 0",
+		_, err = t.Exec(ctx, "UPDATE tokens SET revoked = ? WHERE account = ? AND machine = ? AND revoked = 0",
 			micros(s.now()), k.Account, k.Machine)
 		if err != nil {
 			return err
@@ -78,9 +79,9 @@ func (s *store) Claim(ctx context.Context, k Key, instance wire.Instance, attemp
 	if attempt > 1<<63-1 {
 		return 0, wrap(fmt.Sprintf("claim machine %s", k), fmt.Errorf("attempt: %w", wire.ErrSyntax))
 	}
-	err = s.update(ctx, fmt.Sprintf("claim machine %s", k), func(ctx context.Context, t *tx) error {
+	err = s.update(ctx, fmt.Sprintf("claim machine %s", k), func(ctx context.Context, t *sqlitedb.Tx) error {
 		now, hold := micros(s.now()), wire.ReplacedHold.Microseconds()
-		err := t.row(ctx, `UPDATE machines SET epoch = epoch + 1, instance = ?1, attempt = ?2, seen = ?3
+		err := t.Row(ctx, `UPDATE machines SET epoch = epoch + 1, instance = ?1, attempt = ?2, seen = ?3
 			WHERE account = ?4 AND name = ?5 AND (?1 = '' OR NOT (instance = ?1 AND attempt > ?2)
 			AND NOT EXISTS (SELECT 1 FROM replaced r WHERE r.account = ?4 AND r.machine = ?5
 				AND r.instance = ?1 AND r.since > ?3 - ?6 AND r.since < ?3 + ?6))
@@ -95,9 +96,9 @@ func (s *store) Claim(ctx context.Context, k Key, instance wire.Instance, attemp
 }
 
 // whyNot says why the claim changed no row; it runs in the claim's transaction.
-func whyNot(ctx context.Context, t *tx, k Key, instance wire.Instance) error {
+func whyNot(ctx context.Context, t *sqlitedb.Tx, k Key, instance wire.Instance) error {
 	var holder wire.Instance
-	err := t.row(ctx, "SELECT instance FROM machines WHERE account = ? AND name = ?", k.Account, k.Machine).Scan(&holder)
+	err := t.Row(ctx, "SELECT instance FROM machines WHERE account = ? AND name = ?", k.Account, k.Machine).Scan(&holder)
 	switch {
 	case err != nil:
 		return found(err)

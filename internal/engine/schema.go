@@ -1,13 +1,8 @@
 package engine
 
-import (
-	"context"
-	"database/sql"
-	"fmt"
-)
+import "fmt"
 
-// applicationID marks a database as ours ("HFst"), so that a path that was
-// mistyped never turns somebody's database into a store.
+// applicationID marks a database as a relay's store: "HFst".
 const applicationID = 0x48467374
 
 // maxReplaced bounds the replaced instances that are remembered for a machine.
@@ -15,8 +10,8 @@ const applicationID = 0x48467374
 // up instances gains nothing but to forget its own.
 const maxReplaced = 64
 
-// migrations are the steps from one schema version to the next; the version is
-// their number. A step that was released is never changed.
+// migrations are the steps from one schema version to the next; one that was
+// released is never changed.
 var migrations = []string{schema1}
 
 // Times are microseconds since 1970, 0 for "never".
@@ -123,51 +118,3 @@ CREATE TABLE changes (
   device  TEXT NOT NULL
 ) STRICT;
 `, maxReplaced)
-
-// migrate brings the database to the newest schema, in one transaction that
-// another process which starts at the same time waits for.
-func migrate(ctx context.Context, c *sql.Conn) (err error) {
-	if _, err := c.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
-		return fmt.Errorf("lock: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			c.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
-		}
-	}()
-	var app, version, tables int
-	for _, q := range []struct {
-		text string
-		into *int
-	}{
-		{"PRAGMA application_id", &app},
-		{"PRAGMA user_version", &version},
-		{"SELECT count(*) FROM sqlite_schema", &tables},
-	} {
-		if err := c.QueryRowContext(ctx, q.text).Scan(q.into); err != nil {
-			return fmt.Errorf("read its version: %w", err)
-		}
-	}
-	switch {
-	case app != applicationID && (app != 0 || version != 0 || tables != 0):
-		return ErrForeign
-	case version > len(migrations):
-		return fmt.Errorf("its schema is version %d and this holdfast knows %d: %w", version, len(migrations), ErrNewer)
-	}
-	for n := version; n < len(migrations); n++ {
-		if _, err := c.ExecContext(ctx, migrations[n]); err != nil {
-			return fmt.Errorf("bring it to schema version %d: %w", n+1, err)
-		}
-	}
-	if version < len(migrations) {
-		// Pragmas take no parameters.
-		set := fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, len(migrations))
-		if _, err := c.ExecContext(ctx, set); err != nil {
-			return fmt.Errorf("note its version: %w", err)
-		}
-	}
-	if _, err := c.ExecContext(ctx, "COMMIT"); err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	return nil
-}

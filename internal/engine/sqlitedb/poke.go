@@ -1,4 +1,4 @@
-package engine
+package sqlitedb
 
 import (
 	"errors"
@@ -36,26 +36,26 @@ func socketPath(db string) string {
 }
 
 // openPoke listens if it may and nobody else does; each datagram signals wake.
-func openPoke(db string, listen bool, wake chan<- struct{}, log *slog.Logger) (*poke, error) {
+func openPoke(db string, listen bool, wake chan<- struct{}, log *slog.Logger) *poke {
 	p := &poke{path: socketPath(db), log: log}
 	if len(p.path) > maxSocketPath {
 		log.Debug("store socket: path is too long, changes of other processes are seen by polling")
 		p.path = ""
-		return p, nil
+		return p
 	}
 	if !listen {
-		return p, nil
+		return p
 	}
 	if err := p.listen(); err != nil {
 		log.Debug("store socket: changes of other processes are seen by polling", "err", err)
-		return p, nil
+		return p
 	}
 	if p.conn != nil {
 		p.ended = make(chan struct{})
-		// Close ends it, by closing the socket, and waits for it.
+		// close ends it, by closing the socket, and waits for it.
 		go p.receive(wake)
 	}
-	return p, nil
+	return p
 }
 
 func (p *poke) listen() error {
@@ -129,8 +129,8 @@ func (p *poke) send() {
 	}
 }
 
-// Close stops listening and takes the socket away.
-func (p *poke) Close() error {
+// close stops listening and takes the socket away.
+func (p *poke) close() error {
 	if p == nil || p.conn == nil {
 		return nil
 	}

@@ -1,11 +1,10 @@
-package engine
+package sqlitedb
 
 import (
 	"context"
 	"database/sql"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -20,112 +19,9 @@ const (
 	maxBatch = 256
 )
 
-// preparer is *sql.DB or *sql.Conn.
-type preparer interface {
-	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
-}
-
-// statements keeps what it prepared; queries are constants, so they are few.
-type statements struct {
-	on preparer
-
-	mu    sync.RWMutex
-	stmts map[string]*sql.Stmt
-}
-
-func newStatements(on preparer) *statements {
-	return &statements{on: on, stmts: make(map[string]*sql.Stmt)}
-}
-
-func (s *statements) get(ctx context.Context, query string) (*sql.Stmt, error) {
-	s.mu.RLock()
-	stmt := s.stmts[query]
-	s.mu.RUnlock()
-	if stmt != nil {
-		return stmt, nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if stmt := s.stmts[query]; stmt != nil {
-		return stmt, nil
-	}
-	stmt, err := s.on.PrepareContext(ctx, query)
-	if err != nil {
-		return nil, err
-	}
-	s.stmts[query] = stmt
-	return stmt, nil
-}
-
-// scanner is what row gives: *sql.Row, or the error of preparing.
-type scanner interface{ Scan(dest ...any) error }
-
-type failedRow struct{ err error }
-
-func (f failedRow) Scan(...any) error { return f.err }
-
-func (s *statements) row(ctx context.Context, query string, args ...any) scanner {
-	stmt, err := s.get(ctx, query)
-	if err != nil {
-		return failedRow{err}
-	}
-	return stmt.QueryRowContext(ctx, args...)
-}
-
-// each calls f for every row of the result; f scans.
-func (s *statements) each(ctx context.Context, f func(scanner) error, query string, args ...any) error {
-	stmt, err := s.get(ctx, query)
-	if err != nil {
-		return err
-	}
-	rows, err := stmt.QueryContext(ctx, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := f(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
-}
-
-func (s *statements) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var first error
-	for _, stmt := range s.stmts {
-		if err := stmt.Close(); err != nil && first == nil {
-			first = err
-		}
-	}
-	clear(s.stmts)
-	return first
-}
-
-// tx is one job's view of the running transaction.
-type tx struct {
-	*statements
-	changed bool // the change log grew
-}
-
-// exec runs a statement and says how many rows it changed.
-func (t *tx) exec(ctx context.Context, query string, args ...any) (int64, error) {
-	stmt, err := t.get(ctx, query)
-	if err != nil {
-		return 0, err
-	}
-	res, err := stmt.ExecContext(ctx, args...)
-	if err != nil {
-		return 0, err
-	}
-	return res.RowsAffected()
-}
-
 // job is one write that waits for its transaction.
 type job struct {
-	f    func(context.Context, *tx) error
+	f    func(context.Context, *Tx) error
 	done chan error // capacity 1
 	// taken is set by whoever decides the job's fate: the writer, which then
 	// answers on done, or the caller, who gave up while it waited.
@@ -147,7 +43,7 @@ type writer struct {
 	writerOptions
 	db    *sql.DB
 	conn  *sql.Conn
-	stmts *statements
+	stmts *Reads
 	jobs  chan *job
 	quit  chan struct{}
 	ended chan struct{}
@@ -160,19 +56,18 @@ func startWriter(db *sql.DB, conn *sql.Conn, o writerOptions) *writer {
 		writerOptions: o,
 		db:            db,
 		conn:          conn,
-		stmts:         newStatements(conn),
+		stmts:         newReads(conn),
 		jobs:          make(chan *job, maxBatch),
 		quit:          make(chan struct{}),
 		ended:         make(chan struct{}),
 	}
-	// Close ends it and waits for it.
+	// close ends it and waits for it.
 	go w.run()
 	return w
 }
 
-// do runs f in a transaction. Once the writer took f up, do waits for the
-// outcome whatever ctx says: an error means that nothing changed.
-func (w *writer) do(ctx context.Context, f func(context.Context, *tx) error) error {
+// do runs f in a transaction, as Update says.
+func (w *writer) do(ctx context.Context, f func(context.Context, *Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
@@ -287,13 +182,13 @@ func (w *writer) savepoint(ctx context.Context, j *job) (changed bool, err, lost
 	if _, lost = w.conn.ExecContext(ctx, "SAVEPOINT job"); lost != nil {
 		return false, nil, lost
 	}
-	t := &tx{statements: w.stmts}
+	t := &Tx{Reads: w.stmts}
 	if err = j.f(ctx, t); err != nil {
 		_, lost = w.conn.ExecContext(ctx, "ROLLBACK TO job; RELEASE job")
 		return false, err, lost
 	}
 	_, lost = w.conn.ExecContext(ctx, "RELEASE job")
-	return t.changed, nil, lost
+	return t.signal, nil, lost
 }
 
 // look signals wake if another process has committed since the last look.
@@ -309,11 +204,11 @@ func (w *writer) look() {
 	w.version = v
 }
 
-// Close ends the goroutine; a transaction that has begun is finished first.
-func (w *writer) Close() error {
+// close ends the goroutine; a transaction that has begun is finished first.
+func (w *writer) close() error {
 	close(w.quit)
 	<-w.ended
-	err := w.stmts.Close()
+	err := w.stmts.close()
 	if cerr := w.conn.Close(); err == nil {
 		err = cerr
 	}
