@@ -164,9 +164,9 @@ type Agent struct {
 	// farewell, so that this is not cut short.
 	ctx      context.Context
 	stopping bool // nothing new is begun
-	funnel *liveness.Funnel
-	next   time.Duration // when the funnel wants its tick
-	rearm  chan struct{} // capacity 1: next has changed
+	funnel   *liveness.Funnel
+	next     time.Duration // when the funnel wants its tick
+	rearm    chan struct{} // capacity 1: next has changed
 	// live is the control connection of the funnel's present socket, old the one
 	// that a drain retired and that serves until the next is there.
 	live, old *presence

@@ -58,8 +58,8 @@ type Stream struct {
 	side   Side
 	compat bool
 	typing bool
-	text   atomic.Bool // the peer has sent text
-	binary atomic.Bool // the peer has sent a binary message
+	text   atomic.Bool  // the peer has sent text
+	binary atomic.Bool  // the peer has sent a binary message
 	heard  atomic.Int64 // when a byte of the stream last came, since epoch
 
 	waiting atomic.Bool // somebody is in Read
