@@ -117,8 +117,7 @@ func (l *leg) flush() {
 			l.write(frames) // a failure shows in broken and at the reader
 		}
 		if ping {
-			written, _ := l.progress()
-			l.watch.pinged.Store(written)
+			l.pinged()
 		}
 		if closing {
 			l.ctl.mu.Lock()

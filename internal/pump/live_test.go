@@ -224,7 +224,7 @@ func TestSlowReaderThatNeverPingsIsNotCut(t *testing.T) {
 			a.Write(closeBytes(1000, ""))
 			io.Copy(io.Discard, a)
 		}()
-		slow := &peer{Conn: &trickle{Conn: d.Conn, rate: 4 << 10}}
+		slow := &peer{Conn: &trickle{Conn: d.Conn, rate: 7 << 10}}
 		total := 0
 		for total < size {
 			op, payload, err := slow.read()

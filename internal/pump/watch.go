@@ -18,10 +18,12 @@ type watch struct {
 	// told is what the judge knows of paused.
 	told atomic.Bool
 
-	// written counts the bytes that were written to this leg; pinged is where in
-	// them the last ping ended.
+	// written counts the bytes that were written to this leg.
 	written atomic.Int64
-	pinged  atomic.Int64
+	// question is when the first ping since heard was written, in the unit of
+	// heard; questionEnd is where in the bytes written it ended.
+	question    atomic.Int64
+	questionEnd atomic.Int64
 
 	mu    sync.Mutex
 	judge liveness.Judge
@@ -94,7 +96,7 @@ func (l *leg) consult() liveness.Effects {
 		at := liveness.Instant{Wall: now.Wall - (now.Mono - heard), Mono: heard}
 		probes = w.judge.Inbound(at, liveness.InByte).Probes
 	}
-	if l.moving() {
+	if l.owesNothing(now.Mono) {
 		probes |= w.judge.Inbound(now, liveness.InByte).Probes
 	}
 	paused := w.paused.Load()
@@ -104,16 +106,32 @@ func (l *leg) consult() liveness.Effects {
 	return e
 }
 
-// moving reports whether our last ping has not reached the peer yet, because of
-// what was written before it, and that is getting less. Such a peer reads slowly;
-// it has not been asked yet, so it owes no answer. w.mu is held.
-func (l *leg) moving() bool {
+// pinged notes that a ping was written.
+func (l *leg) pinged() {
+	w := &l.watch
+	if w.question.Load() > w.heard.Load() {
+		return // the peer still owes the answer to an earlier one
+	}
+	written, _ := l.progress()
+	w.questionEnd.Store(written)
+	w.question.Store(int64(time.Since(l.pump.start)))
+}
+
+// owesNothing reports whether the peer cannot have answered yet: our ping has
+// left much later than the judge asked for it, or it waits behind data, and that is getting less.
+// Such a peer reads slowly, and what has not been asked needs no answer. w.mu is
+// held.
+func (l *leg) owesNothing(now time.Duration) bool {
 	w := &l.watch
 	_, gone := l.progress()
-	waits := l.ctl.pingWaits() || gone < w.pinged.Load()
 	moved := gone > w.gone
 	w.gone = gone
-	return moved && waits
+	asked := time.Duration(w.question.Load())
+	if asked <= time.Duration(w.heard.Load()) {
+		return moved && l.ctl.pingWaits()
+	}
+	late := now-asked < l.pump.opt.Liveness.Tracks[0].Window-liveness.LateTick
+	return late || moved && gone < w.questionEnd.Load()
 }
 
 // progress is how many bytes were written to this leg, and how many of them have
