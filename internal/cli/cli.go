@@ -1,84 +1,57 @@
 // Package cli is the command line: the tree of commands, flags, environment and
 // configuration file, what is printed, and exit codes.
 //
-// It never decides what a byte on the wire means, and never keeps state of its
-// own. It is the only package that touches arguments, environment, standard
-// streams and the exit code. What a caller will get wrong: standard output holds
-// the result and nothing else, since people pipe it and OpenSSH reads a stream
-// from it; everything that is said about the result goes to standard error.
+// It is the only package that touches arguments, environment, standard streams
+// and the exit code; the commands themselves are in the packages below it. What
+// a caller will get wrong: the first signal asks commands to end and only the
+// second ends the process, so every command must heed its context.
 package cli
 
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
+	"golang.org/x/net/http/httpproxy"
 
-	"holdfast/internal/state"
+	"holdfast/internal/cli/admin"
+	"holdfast/internal/cli/reach"
+	"holdfast/internal/cli/serve"
+	"holdfast/internal/console"
 )
 
 // Main runs the program and ends the process.
 func Main() {
-	os.Exit(Run(os.Args, Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
-}
-
-// Streams are the standard streams of a run.
-type Streams struct {
-	In       *os.File
-	Out, Err *os.File
-}
-
-// globals are the flags of every command.
-type globals struct {
-	State    string `name:"state" env:"HOLDFAST_STATE" placeholder:"DIR" type:"path" help:"Directory for keys, tokens and other state (default: $$XDG_STATE_HOME/holdfast)."`
-	JSON     bool   `name:"json" env:"HOLDFAST_JSON" help:"Print one JSON object a line."`
-	Config   string `name:"config" env:"HOLDFAST_CONFIG" placeholder:"FILE" type:"path" help:"Read flags from a JSON file; flags and environment come before it."`
-	LogLevel string `name:"log-level" env:"HOLDFAST_LOG_LEVEL" enum:",debug,info,warn,error" default:"" placeholder:"LEVEL" help:"What to log to standard error: debug, info, warn or error."`
+	os.Exit(Run(os.Args, console.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
 
 // commands is the tree.
 type commands struct {
-	globals
+	console.Globals
 
-	Up    upCommand    `cmd:"" group:"serve" help:"Run relay and agent for this machine and print a pairing link."`
-	Relay relayCommand `cmd:"" group:"serve" help:"Run the relay alone."`
-	Agent agentCommand `cmd:"" group:"serve" help:"Run the agent alone, on a relay that exists."`
+	Up    serve.Up    `cmd:"" group:"serve" help:"Run relay and agent for this machine and print a pairing link."`
+	Relay serve.Relay `cmd:"" group:"serve" help:"Run the relay alone."`
+	Agent serve.Agent `cmd:"" group:"serve" help:"Run the agent alone, on a relay that exists."`
 
-	Pair    pairCommand    `cmd:"" group:"devices" help:"Print a new pairing link for this machine."`
-	Join    joinCommand    `cmd:"" group:"devices" help:"Pair this computer with a machine."`
-	Devices devicesCommand `cmd:"" group:"devices" help:"List or revoke the devices that may enter."`
+	Pair    reach.Pair    `cmd:"" group:"devices" help:"Print a new pairing link for this machine."`
+	Join    reach.Join    `cmd:"" group:"devices" help:"Pair this computer with a machine."`
+	Devices reach.Devices `cmd:"" group:"devices" help:"List or revoke the devices that may enter."`
 
-	SSH        sshCommand        `cmd:"" name:"ssh" group:"use" help:"Log in to a paired machine with OpenSSH."`
-	Proxy      proxyCommand      `cmd:"" group:"use" help:"Connect standard input and output to a machine (for ProxyCommand)."`
-	SSHConfig  sshConfigCommand  `cmd:"" name:"ssh-config" group:"use" help:"Print OpenSSH configuration for the paired machines."`
-	Machines   machinesCommand   `cmd:"" group:"use" help:"List machines and whether a device could get in."`
-	KnownHosts knownHostsCommand `cmd:"" name:"known-hosts" hidden:"" help:"Explain a host key to OpenSSH (KnownHostsCommand)."`
+	SSH        reach.SSH        `cmd:"" name:"ssh" group:"use" help:"Log in to a paired machine with OpenSSH."`
+	Proxy      reach.Proxy      `cmd:"" group:"use" help:"Connect standard input and output to a machine (for ProxyCommand)."`
+	SSHConfig  reach.SSHConfig  `cmd:"" name:"ssh-config" group:"use" help:"Print OpenSSH configuration for the paired machines."`
+	Machines   reach.Machines   `cmd:"" group:"use" help:"List machines and whether a device could get in."`
+	KnownHosts reach.KnownHosts `cmd:"" name:"known-hosts" hidden:"" help:"Explain a host key to OpenSSH (KnownHostsCommand)."`
 
-	Account accountCommand `cmd:"" group:"admin" help:"Manage the accounts of the relay on this computer."`
-	Token   tokenCommand   `cmd:"" group:"admin" help:"Manage the tokens of the relay on this computer."`
+	Account admin.Account `cmd:"" group:"admin" help:"Manage the accounts of the relay on this computer."`
+	Token   admin.Token   `cmd:"" group:"admin" help:"Manage the tokens of the relay on this computer."`
 
 	Version versionCommand `cmd:"" help:"Print the version."`
-}
-
-// app is what commands run with.
-type app struct {
-	Streams
-	*globals
-	// program is how the person called this program, for words to type again.
-	program string
-	// stateGiven says that --state must be part of those words.
-	stateGiven bool
-	getenv     func(string) string
 }
 
 const description = "Reach the terminal sessions on your own machines through a relay that cannot read them."
@@ -88,7 +61,7 @@ type exit int
 
 // Run runs the program with its arguments, the program's own name first, and
 // returns the exit code.
-func Run(args []string, s Streams) (code int) {
+func Run(args []string, s console.Streams) (code int) {
 	defer func() {
 		if r := recover(); r != nil {
 			e, ok := r.(exit)
@@ -128,18 +101,19 @@ func Run(args []string, s Streams) (code int) {
 		args = []string{"--help"}
 	}
 	if err := config.load(parser.Model, args); err != nil {
-		return report(s.Err, &failure{code: exitUsage, err: err, hint: "see docs/operations.md for the keys"})
+		return console.Report(s.Err, &console.Failure{Code: console.ExitUsage, Err: err, Hint: "see docs/operations.md for the keys"})
 	}
 	parsed, err := parser.Parse(args)
 	if err != nil {
-		return report(s.Err, usageError(err))
+		return console.Report(s.Err, usageError(err))
 	}
-	a := &app{
-		Streams: s, globals: &tree.globals, program: programName(program),
-		stateGiven: tree.State != "", getenv: os.Getenv,
+	version, _ := buildVersion()
+	a := &console.App{
+		Streams: s, Globals: &tree.Globals, Program: programName(program), StateGiven: tree.State != "",
+		Environ: os.Environ(), Proxy: httpproxy.FromEnvironment(), Version: version,
 	}
-	if err := a.defaults(); err != nil {
-		return report(s.Err, err)
+	if err := a.DefaultState(); err != nil {
+		return console.Report(s.Err, err)
 	}
 	// The first signal ends the work in order; a second one ends the process,
 	// because stop gives the signals their own meaning back.
@@ -147,7 +121,7 @@ func Run(args []string, s Streams) (code int) {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 	parsed.BindTo(ctx, (*context.Context)(nil))
-	return report(s.Err, parsed.Run(a))
+	return console.Report(s.Err, parsed.Run(a))
 }
 
 // programName is what to type to call this program again: its short name where
@@ -176,82 +150,5 @@ func usageError(err error) error {
 			hint = "see " + "holdfast " + node.Path()[len("holdfast "):] + " --help"
 		}
 	}
-	return &failure{code: exitUsage, err: err, hint: hint}
-}
-
-// defaults fills in what depends on the environment.
-func (a *app) defaults() error {
-	if a.State != "" {
-		return nil
-	}
-	base := a.getenv("XDG_STATE_HOME")
-	// The specification of XDG says to ignore a relative path.
-	if !filepath.IsAbs(base) {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return &failure{code: exitUsage, err: fmt.Errorf("find the state directory: %w", err), hint: "give --state DIR"}
-		}
-		base = filepath.Join(home, ".local", "state")
-	}
-	a.State = filepath.Join(base, "holdfast")
-	return nil
-}
-
-// dir opens the state directory.
-func (a *app) dir() (state.Dir, error) { return state.Open(a.State) }
-
-// words is a command to type again on this computer.
-func (a *app) words(rest ...string) string {
-	w := []string{a.program}
-	w = append(w, rest...)
-	if a.stateGiven {
-		w = append(w, "--state", a.State)
-	}
-	for i := range w {
-		w[i] = shellWord(w[i])
-	}
-	return strings.Join(w, " ")
-}
-
-// logger writes to standard error, from level on unless --log-level says another.
-func (a *app) logger(level slog.Level) *slog.Logger {
-	if a.LogLevel != "" {
-		// kong has checked the word.
-		if err := level.UnmarshalText([]byte(a.LogLevel)); err != nil {
-			panic("cli: log level: " + err.Error())
-		}
-	}
-	o := &slog.HandlerOptions{Level: level}
-	if a.JSON {
-		return slog.New(slog.NewJSONHandler(a.Err, o))
-	}
-	return slog.New(slog.NewTextHandler(a.Err, o))
-}
-
-// self is the absolute path of this program, for other programs to start.
-func self() (string, error) {
-	path, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find this program's own path: %w", err)
-	}
-	return path, nil
-}
-
-// readSecret reads a secret of one line from a file, or "-" for standard input.
-func (a *app) readSecret(what, path string) (string, error) {
-	const limit = 4 << 10 // every secret is one line of at most 1 KiB
-	var b []byte
-	var err error
-	if path == "-" {
-		b, err = io.ReadAll(io.LimitReader(a.In, limit+1))
-	} else {
-		b, err = state.ReadFile(path, limit)
-	}
-	if err != nil {
-		return "", fmt.Errorf("read %s: %w", what, err)
-	}
-	if len(b) > limit {
-		return "", fmt.Errorf("read %s: more than %d bytes", what, limit)
-	}
-	return strings.TrimSpace(string(b)), nil
+	return &console.Failure{Code: console.ExitUsage, Err: err, Hint: hint}
 }

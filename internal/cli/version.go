@@ -3,6 +3,8 @@ package cli
 import (
 	"runtime"
 	"runtime/debug"
+
+	"holdfast/internal/console"
 )
 
 // version is set by the linker for a release; else the build's own data say it.
@@ -29,13 +31,13 @@ func buildVersion() (v, revision string) {
 type versionCommand struct{}
 
 // Run prints the version.
-func (versionCommand) Run(a *app) error {
+func (versionCommand) Run(a *console.App) error {
 	v, revision := buildVersion()
 	if a.JSON {
-		return a.emit(map[string]string{
+		return a.Emit(map[string]string{
 			"version": v, "revision": revision, "go": runtime.Version(), "system": runtime.GOOS + "/" + runtime.GOARCH,
 		})
 	}
-	a.say("holdfast %s %s (%s, %s/%s)", v, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	a.Say("holdfast %s %s (%s, %s/%s)", v, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return nil
 }

@@ -1,4 +1,4 @@
-package cli
+package reach
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/client"
+	"holdfast/internal/console"
 	"holdfast/internal/wsconn"
 )
 
@@ -20,20 +21,21 @@ import (
 // as long would be felt; half is less than a round trip of a bad phone link.
 const farewell = 300 * time.Millisecond
 
-type proxyCommand struct {
-	connection
+// Proxy connects standard input and output to a machine.
+type Proxy struct {
+	console.Connection
 	Service string `name:"service" placeholder:"NAME" help:"Service of the machine (default: its own sshd)."`
 	Machine string `arg:"" help:"Machine, as holdfast machines lists it."`
 }
 
 // Help is shown by --help.
-func (*proxyCommand) Help() string {
+func (*Proxy) Help() string {
 	return "Writes nothing but the stream to standard output. Ends with 3 where the machine cannot be reached, " +
 		"4 where this is not permitted, after one line on standard error."
 }
 
 // Run joins standard input and output to the machine.
-func (c *proxyCommand) Run(ctx context.Context, a *app) error {
+func (c *Proxy) Run(ctx context.Context, a *console.App) error {
 	// A stopped ssh under Ctrl-Z must not stop its proxy: the path would look
 	// dead to the relay. A closed stdout is an error of write, not a death.
 	signal.Ignore(syscall.SIGTSTP, syscall.SIGPIPE)
@@ -42,31 +44,31 @@ func (c *proxyCommand) Run(ctx context.Context, a *app) error {
 	if err == nil || ctx.Err() != nil {
 		return nil // who sent the signal knows why
 	}
-	var usage *failure
-	if errors.As(err, &usage) && usage.code == exitUsage {
+	var usage *console.Failure
+	if errors.As(err, &usage) && usage.Code == console.ExitUsage {
 		return err
 	}
 	// One line, with what to do, and one of two codes: the caller is a program.
-	f := explain(err)
-	out := &failure{code: f.code, err: f.err}
-	if f.hint != "" {
-		out.err = errors.New(f.err.Error() + "; " + f.hint)
+	f := console.Explain(err)
+	out := &console.Failure{Code: f.Code, Err: f.Err}
+	if f.Hint != "" {
+		out.Err = errors.New(f.Err.Error() + "; " + f.Hint)
 	}
 	switch {
 	case errors.Is(err, client.ErrUnknownMachine):
-		out.code = exitDenied
-	case out.code != exitDenied:
-		out.code = exitUnreachable
+		out.Code = console.ExitDenied
+	case out.Code != console.ExitDenied:
+		out.Code = console.ExitUnreachable
 	}
 	return out
 }
 
-func (c *proxyCommand) run(ctx context.Context, a *app) error {
+func (c *Proxy) run(ctx context.Context, a *console.App) error {
 	service, err := parseService(c.Service)
 	if err != nil {
 		return err
 	}
-	dir, err := a.dir()
+	dir, err := a.Dir()
 	if err != nil {
 		return err
 	}
@@ -78,7 +80,7 @@ func (c *proxyCommand) run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	stream, err := a.dialer(c.connection).Stream(ctx, target, true)
+	stream, err := a.Dialer(c.Connection).Stream(ctx, target, true)
 	if err != nil {
 		return client.Diagnose(err, target)
 	}

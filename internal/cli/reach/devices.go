@@ -1,4 +1,4 @@
-package cli
+package reach
 
 import (
 	"context"
@@ -9,20 +9,22 @@ import (
 	"time"
 
 	"holdfast/internal/client"
+	"holdfast/internal/console"
 	"holdfast/internal/local"
 	"holdfast/internal/pairing"
 	"holdfast/internal/state"
 	"holdfast/internal/wire"
 )
 
-type devicesCommand struct {
+// Devices lists or revokes the devices that may enter.
+type Devices struct {
 	List   devicesList   `cmd:"" default:"withargs" hidden:"" help:"List the devices that may enter."`
 	Revoke devicesRevoke `cmd:"" help:"Revoke a device: its token, its key and its open connections."`
 }
 
 // whose are the flags that choose an account where this computer knows several.
 type whose struct {
-	connection
+	console.Connection
 	Machine string `name:"machine" placeholder:"M" help:"Ask about the account of this paired machine, not of this computer's own agent."`
 }
 
@@ -35,19 +37,19 @@ type deviceSource struct {
 
 // source finds who is to be asked. On a machine that is its own agent; on a
 // paired computer the relay, with a device's token.
-func (w whose) source(a *app) (deviceSource, error) {
-	dir, err := a.dir()
+func (w whose) source(a *console.App) (deviceSource, error) {
+	dir, err := a.Dir()
 	if err != nil {
 		return deviceSource{}, err
 	}
 	if w.Machine == "" && dir.Has(state.AgentFile) {
 		return deviceSource{
 			list: func(ctx context.Context) ([]wire.DeviceInfo, error) {
-				answer, err := a.ask(ctx, local.Request{Op: local.OpDevices})
+				answer, err := ask(ctx, a, local.Request{Op: local.OpDevices})
 				return answer.Devices, err
 			},
 			revoke: func(ctx context.Context, id string) error {
-				_, err := a.ask(ctx, local.Request{Op: local.OpRevoke, Device: id})
+				_, err := ask(ctx, a, local.Request{Op: local.OpRevoke, Device: id})
 				return err
 			},
 		}, nil
@@ -60,7 +62,7 @@ func (w whose) source(a *app) (deviceSource, error) {
 	if err != nil {
 		return deviceSource{}, err
 	}
-	api, err := a.dialer(w.connection).API(target)
+	api, err := a.Dialer(w.Connection).API(target)
 	if err != nil {
 		return deviceSource{}, err
 	}
@@ -77,11 +79,11 @@ func (w whose) choose(dir state.Dir) (client.Machine, error) {
 		return client.Machine{}, err
 	}
 	if len(all) == 0 {
-		return client.Machine{}, &failure{code: exitFailed, err: errors.New("this computer neither runs an agent nor is paired with a machine"), hint: "give the --state DIR of the agent"}
+		return client.Machine{}, &console.Failure{Code: console.ExitFailed, Err: errors.New("this computer neither runs an agent nor is paired with a machine"), Hint: "give the --state DIR of the agent"}
 	}
 	for _, m := range all[1:] {
 		if m.Relay != all[0].Relay || m.Account != all[0].Account {
-			return client.Machine{}, &failure{code: exitUsage, err: errors.New("this computer is paired through several accounts"), hint: "choose one by --machine M"}
+			return client.Machine{}, &console.Failure{Code: console.ExitUsage, Err: errors.New("this computer is paired through several accounts"), Hint: "choose one by --machine M"}
 		}
 	}
 	return all[0], nil
@@ -90,7 +92,7 @@ func (w whose) choose(dir state.Dir) (client.Machine, error) {
 type devicesList struct{ whose }
 
 // Run lists the devices.
-func (c *devicesList) Run(ctx context.Context, a *app) error {
+func (c *devicesList) Run(ctx context.Context, a *console.App) error {
 	src, err := c.source(a)
 	if err != nil {
 		return err
@@ -103,7 +105,7 @@ func (c *devicesList) Run(ctx context.Context, a *app) error {
 	rows := [][]string{{"ID", "NAME", "KEY", "PAIRED", "LAST USED"}}
 	for _, d := range devices {
 		if a.JSON {
-			if err := a.emit(d); err != nil {
+			if err := a.Emit(d); err != nil {
 				return err
 			}
 			continue
@@ -114,20 +116,20 @@ func (c *devicesList) Run(ctx context.Context, a *app) error {
 		}
 		used := "never"
 		if d.Used != nil {
-			used = ago(*d.Used, now)
+			used = console.Ago(*d.Used, now)
 		}
 		key := "-"
 		if k, err := pairing.ParseKey(d.Key); err == nil {
 			key = k.Fingerprint()
 		}
-		rows = append(rows, []string{d.ID, name, key, ago(d.Created, now), used})
+		rows = append(rows, []string{d.ID, name, key, console.Ago(d.Created, now), used})
 	}
 	if !a.JSON {
 		if len(devices) == 0 {
-			a.say("No device may enter yet. holdfast pair prints a link for one.")
+			a.Say("No device may enter yet. holdfast pair prints a link for one.")
 			return nil
 		}
-		table(a.Out, rows)
+		console.Table(a.Out, rows)
 	}
 	return nil
 }
@@ -138,7 +140,7 @@ type devicesRevoke struct {
 }
 
 // Run revokes one device.
-func (c *devicesRevoke) Run(ctx context.Context, a *app) error {
+func (c *devicesRevoke) Run(ctx context.Context, a *console.App) error {
 	src, err := c.source(a)
 	if err != nil {
 		return err
@@ -155,9 +157,9 @@ func (c *devicesRevoke) Run(ctx context.Context, a *app) error {
 		return fmt.Errorf("revoke device %s: %w", d.ID, err)
 	}
 	if a.JSON {
-		return a.emit(map[string]any{"revoked": d.ID, "name": d.Name})
+		return a.Emit(map[string]any{"revoked": d.ID, "name": d.Name})
 	}
-	a.say("revoked %s (%s)", d.ID, d.Name)
+	a.Say("revoked %s (%s)", d.ID, d.Name)
 	return nil
 }
 
@@ -176,7 +178,7 @@ func findDevice(devices []wire.DeviceInfo, id string) (wire.DeviceInfo, error) {
 	case 1:
 		return named[0], nil
 	case 0:
-		return wire.DeviceInfo{}, &failure{code: exitFailed, err: fmt.Errorf("revoke device: no device %q", id), hint: "holdfast devices lists them"}
+		return wire.DeviceInfo{}, &console.Failure{Code: console.ExitFailed, Err: fmt.Errorf("revoke device: no device %q", id), Hint: "holdfast devices lists them"}
 	}
-	return wire.DeviceInfo{}, &failure{code: exitUsage, err: fmt.Errorf("revoke device: %d devices are called %q", len(named), id), hint: "give the id that holdfast devices lists"}
+	return wire.DeviceInfo{}, &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf("revoke device: %d devices are called %q", len(named), id), Hint: "give the id that holdfast devices lists"}
 }

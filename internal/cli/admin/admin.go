@@ -1,4 +1,10 @@
-package cli
+// Package admin holds the commands by which accounts and tokens are managed on
+// the relay's own computer, on its store, whether a relay runs or not.
+//
+// It never prints a token but the one that it just made. What a caller will get
+// wrong: it opens the store beside a running relay, which sees each change
+// within a second; it must not be pointed at a copy.
+package admin
 
 import (
 	"context"
@@ -10,43 +16,44 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/console"
 	"holdfast/internal/engine"
 	"holdfast/internal/state"
 	"holdfast/internal/wire"
 )
 
-// storeFlag says where a relay keeps its store.
-type storeFlag struct {
+// StoreFlag says where a relay keeps its store.
+type StoreFlag struct {
 	Store string `name:"store" env:"HOLDFAST_STORE" placeholder:"URL" help:"Store of the relay: sqlite:PATH (default: relay.db in the state directory)."`
 }
 
-// path is the file of the store.
-func (f storeFlag) path(dir state.Dir) (string, error) {
+// Path is the file of the store.
+func (f StoreFlag) Path(dir state.Dir) (string, error) {
 	if f.Store == "" {
 		return dir.Path(state.StoreFile), nil
 	}
 	u, err := url.Parse(f.Store)
 	if err != nil || u.Scheme != "sqlite" {
-		return "", &failure{code: exitUsage, err: errors.New("--store: only sqlite:PATH is known")}
+		return "", &console.Failure{Code: console.ExitUsage, Err: errors.New("--store: only sqlite:PATH is known")}
 	}
 	path := u.Opaque
 	if path == "" {
 		path = u.Host + u.Path
 	}
 	if path, err = url.PathUnescape(path); err != nil || path == "" {
-		return "", &failure{code: exitUsage, err: errors.New("--store: sqlite: needs a path")}
+		return "", &console.Failure{Code: console.ExitUsage, Err: errors.New("--store: sqlite: needs a path")}
 	}
 	return filepath.Abs(path)
 }
 
 // open opens the store for an administrator's command. It makes one where there
 // is none: an account may come before the relay's first start.
-func (f storeFlag) open(ctx context.Context, a *app) (engine.Store, error) {
-	dir, err := a.dir()
+func (f StoreFlag) open(ctx context.Context, a *console.App) (engine.Store, error) {
+	dir, err := a.Dir()
 	if err != nil {
 		return nil, err
 	}
-	path, err := f.path(dir)
+	path, err := f.Path(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +63,7 @@ func (f storeFlag) open(ctx context.Context, a *app) (engine.Store, error) {
 func parseAccount(s string) (engine.AccountID, error) {
 	// An account has the syntax of a machine's name, but must not be called one.
 	if _, err := wire.ParseMachineID(s); err != nil {
-		return "", &failure{code: exitUsage, err: fmt.Errorf("account %q: %w", s, wire.ErrSyntax), hint: "1 to 64 letters, digits, dots, underscores and dashes, the first a letter or digit"}
+		return "", &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf("account %q: %w", s, wire.ErrSyntax), Hint: "1 to 64 letters, digits, dots, underscores and dashes, the first a letter or digit"}
 	}
 	return engine.AccountID(s), nil
 }
@@ -65,25 +72,26 @@ func parseAccount(s string) (engine.AccountID, error) {
 func noAccount(doing string, id engine.AccountID, err error) error {
 	switch {
 	case errors.Is(err, engine.ErrNotFound):
-		return &failure{code: exitFailed, err: fmt.Errorf("%s: no account %q", doing, id), hint: "holdfast account list shows the accounts; holdfast account add makes one"}
+		return &console.Failure{Code: console.ExitFailed, Err: fmt.Errorf("%s: no account %q", doing, id), Hint: "holdfast account list shows the accounts; holdfast account add makes one"}
 	case errors.Is(err, engine.ErrExists):
-		return &failure{code: exitFailed, err: fmt.Errorf("%s: account %q exists already", doing, id)}
+		return &console.Failure{Code: console.ExitFailed, Err: fmt.Errorf("%s: account %q exists already", doing, id)}
 	}
 	return fmt.Errorf("%s %q: %w", doing, id, err)
 }
 
-type accountCommand struct {
+// Account manages the accounts of the relay on this computer.
+type Account struct {
 	Add    accountAdd    `cmd:"" help:"Make an account."`
 	List   accountList   `cmd:"" help:"List the accounts."`
 	Remove accountRemove `cmd:"" help:"Remove an account with its machines, devices and tokens; their connections end."`
 }
 
 type accountAdd struct {
-	storeFlag
+	StoreFlag
 	Name string `arg:"" help:"Name of the account."`
 }
 
-func (c *accountAdd) Run(ctx context.Context, a *app) error {
+func (c *accountAdd) Run(ctx context.Context, a *console.App) error {
 	id, err := parseAccount(c.Name)
 	if err != nil {
 		return err
@@ -97,15 +105,15 @@ func (c *accountAdd) Run(ctx context.Context, a *app) error {
 		return noAccount("add account", id, err)
 	}
 	if a.JSON {
-		return a.emit(map[string]any{"account": id})
+		return a.Emit(map[string]any{"account": id})
 	}
-	a.say("%s", id)
+	a.Say("%s", id)
 	return nil
 }
 
-type accountList struct{ storeFlag }
+type accountList struct{ StoreFlag }
 
-func (c *accountList) Run(ctx context.Context, a *app) error {
+func (c *accountList) Run(ctx context.Context, a *console.App) error {
 	store, err := c.open(ctx, a)
 	if err != nil {
 		return err
@@ -126,23 +134,23 @@ func (c *accountList) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		if a.JSON {
-			if err := a.emit(map[string]any{"account": acc.ID, "created": acc.Created.UTC(), "machines": len(machines), "devices": len(devices)}); err != nil {
+			if err := a.Emit(map[string]any{"account": acc.ID, "created": acc.Created.UTC(), "machines": len(machines), "devices": len(devices)}); err != nil {
 				return err
 			}
 			continue
 		}
 		rows = append(rows, []string{string(acc.ID), fmt.Sprintf("%d machines", len(machines)), fmt.Sprintf("%d devices", len(devices)), "since " + acc.Created.Local().Format("2006-01-02")})
 	}
-	table(a.Out, rows)
+	console.Table(a.Out, rows)
 	return nil
 }
 
 type accountRemove struct {
-	storeFlag
+	StoreFlag
 	Name string `arg:"" help:"Name of the account."`
 }
 
-func (c *accountRemove) Run(ctx context.Context, a *app) error {
+func (c *accountRemove) Run(ctx context.Context, a *console.App) error {
 	id, err := parseAccount(c.Name)
 	if err != nil {
 		return err
@@ -156,20 +164,21 @@ func (c *accountRemove) Run(ctx context.Context, a *app) error {
 		return noAccount("remove account", id, err)
 	}
 	if a.JSON {
-		return a.emit(map[string]any{"removed": id})
+		return a.Emit(map[string]any{"removed": id})
 	}
-	a.say("removed %s", id)
+	a.Say("removed %s", id)
 	return nil
 }
 
-type tokenCommand struct {
+// Token manages its tokens.
+type Token struct {
 	Create tokenCreate `cmd:"" help:"Make a token and print it; it is not shown again."`
 	List   tokenList   `cmd:"" help:"List tokens, without their text."`
 	Revoke tokenRevoke `cmd:"" help:"Revoke a token; its connections end within a second."`
 }
 
 type tokenCreate struct {
-	storeFlag
+	StoreFlag
 	Account string        `required:"" placeholder:"A" help:"Account that the token belongs to."`
 	Kind    string        `required:"" enum:"agent,device" placeholder:"KIND" help:"agent for a machine, device for what reaches machines."`
 	Name    string        `required:"" placeholder:"N" help:"What token list calls it."`
@@ -177,7 +186,7 @@ type tokenCreate struct {
 	TTL     time.Duration `name:"ttl" placeholder:"DUR" help:"How long the token is valid (default: until revoked)."`
 }
 
-func (c *tokenCreate) Run(ctx context.Context, a *app) error {
+func (c *tokenCreate) Run(ctx context.Context, a *console.App) error {
 	account, err := parseAccount(c.Account)
 	if err != nil {
 		return err
@@ -185,10 +194,10 @@ func (c *tokenCreate) Run(ctx context.Context, a *app) error {
 	kind := engine.TokenKind(c.Kind)
 	name := wire.CleanText(c.Name, wire.MaxNameBytes)
 	if name == "" || name != c.Name {
-		return &failure{code: exitUsage, err: fmt.Errorf("--name must be 1 to %d bytes without control characters", wire.MaxNameBytes)}
+		return &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf("--name must be 1 to %d bytes without control characters", wire.MaxNameBytes)}
 	}
 	if c.TTL < 0 {
-		return &failure{code: exitUsage, err: errors.New("--ttl must be positive")}
+		return &console.Failure{Code: console.ExitUsage, Err: errors.New("--ttl must be positive")}
 	}
 	now := time.Now()
 	text := wire.NewToken()
@@ -197,10 +206,10 @@ func (c *tokenCreate) Run(ctx context.Context, a *app) error {
 	}
 	if c.Machine != "" {
 		if kind != engine.KindAgent {
-			return &failure{code: exitUsage, err: errors.New("--machine binds an agent's token; a device's token sees all machines of its account")}
+			return &console.Failure{Code: console.ExitUsage, Err: errors.New("--machine binds an agent's token; a device's token sees all machines of its account")}
 		}
 		if t.Machine, err = wire.ParseMachineID(c.Machine); err != nil {
-			return &failure{code: exitUsage, err: fmt.Errorf("--machine: %w", err)}
+			return &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf("--machine: %w", err)}
 		}
 	}
 	if c.TTL > 0 {
@@ -222,11 +231,11 @@ func (c *tokenCreate) Run(ctx context.Context, a *app) error {
 		if !t.Expires.IsZero() {
 			out["expires"] = t.Expires.UTC()
 		}
-		return a.emit(out)
+		return a.Emit(out)
 	}
 	// The token alone on standard output, to be put into a file.
-	a.note("token %s for %s of account %s; keep it in a file of mode 0600, it is not shown again", t.ID, kind, account)
-	a.say("%s", text.Secret())
+	a.Note("token %s for %s of account %s; keep it in a file of mode 0600, it is not shown again", t.ID, kind, account)
+	a.Say("%s", text.Secret())
 	return nil
 }
 
@@ -235,7 +244,7 @@ func (c *tokenCreate) Run(ctx context.Context, a *app) error {
 func newID() string { return "t-" + strings.ToLower(rand.Text()[:16]) }
 
 type tokenList struct {
-	storeFlag
+	StoreFlag
 	Account string `placeholder:"A" help:"Only this account (default: all)."`
 }
 
@@ -253,7 +262,7 @@ type tokenInfo struct {
 	From    string           `json:"from,omitempty"`
 }
 
-func (c *tokenList) Run(ctx context.Context, a *app) error {
+func (c *tokenList) Run(ctx context.Context, a *console.App) error {
 	store, err := c.open(ctx, a)
 	if err != nil {
 		return err
@@ -267,7 +276,7 @@ func (c *tokenList) Run(ctx context.Context, a *app) error {
 	rows := [][]string{{"ID", "ACCOUNT", "KIND", "NAME", "FOR", "STATE", "LAST USED"}}
 	for _, t := range tokens {
 		if a.JSON {
-			if err := a.emit(tokenInfo{
+			if err := a.Emit(tokenInfo{
 				ID: t.ID, Account: t.Account, Kind: t.Kind, Name: t.Name, Machine: t.Machine, Device: t.Device,
 				Created: t.Created.UTC(), Expires: t.Expires, Revoked: t.Revoked, Used: t.Used, From: t.From,
 			}); err != nil {
@@ -282,7 +291,7 @@ func (c *tokenList) Run(ctx context.Context, a *app) error {
 		rows = append(rows, []string{t.ID, string(t.Account), string(t.Kind), t.Name, dash(target), tokenState(t, now), lastUse(t, now)})
 	}
 	if !a.JSON {
-		table(a.Out, rows)
+		console.Table(a.Out, rows)
 	}
 	return nil
 }
@@ -317,9 +326,9 @@ func listTokens(ctx context.Context, store engine.Store, account string) ([]engi
 func tokenState(t engine.Token, now time.Time) string {
 	switch {
 	case !t.Revoked.IsZero():
-		return "revoked " + ago(t.Revoked, now)
+		return "revoked " + console.Ago(t.Revoked, now)
 	case !t.Expires.IsZero() && !now.Before(t.Expires):
-		return "expired " + ago(t.Expires, now)
+		return "expired " + console.Ago(t.Expires, now)
 	case !t.Expires.IsZero():
 		return "valid until " + t.Expires.Local().Format("2006-01-02 15:04")
 	}
@@ -331,9 +340,9 @@ func lastUse(t engine.Token, now time.Time) string {
 		return "never"
 	}
 	if t.From == "" {
-		return ago(t.Used, now)
+		return console.Ago(t.Used, now)
 	}
-	return ago(t.Used, now) + " from " + t.From
+	return console.Ago(t.Used, now) + " from " + t.From
 }
 
 func dash(s string) string {
@@ -344,14 +353,14 @@ func dash(s string) string {
 }
 
 type tokenRevoke struct {
-	storeFlag
+	StoreFlag
 	Account string `placeholder:"A" help:"Account of the token (default: look in all)."`
 	ID      string `arg:"" help:"Id of the token, as token list shows it."`
 }
 
-func (c *tokenRevoke) Run(ctx context.Context, a *app) error {
+func (c *tokenRevoke) Run(ctx context.Context, a *console.App) error {
 	if strings.HasPrefix(c.ID, "hf_") {
-		return &failure{code: exitUsage, err: errors.New("token revoke takes a token's id, not its text"), hint: "holdfast token list shows the ids"}
+		return &console.Failure{Code: console.ExitUsage, Err: errors.New("token revoke takes a token's id, not its text"), Hint: "holdfast token list shows the ids"}
 	}
 	store, err := c.open(ctx, a)
 	if err != nil {
@@ -370,10 +379,10 @@ func (c *tokenRevoke) Run(ctx context.Context, a *app) error {
 			return fmt.Errorf("revoke token %s: %w", t.ID, err)
 		}
 		if a.JSON {
-			return a.emit(map[string]any{"revoked": t.ID})
+			return a.Emit(map[string]any{"revoked": t.ID})
 		}
-		a.say("revoked %s", t.ID)
+		a.Say("revoked %s", t.ID)
 		return nil
 	}
-	return &failure{code: exitFailed, err: fmt.Errorf("revoke token: no token %q", c.ID), hint: "holdfast token list shows the ids"}
+	return &console.Failure{Code: console.ExitFailed, Err: fmt.Errorf("revoke token: no token %q", c.ID), Hint: "holdfast token list shows the ids"}
 }

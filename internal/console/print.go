@@ -1,31 +1,33 @@
-package cli
+package console
 
 import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
 	"golang.org/x/term"
 	"rsc.io/qr"
 
+	"holdfast/internal/client"
+	"holdfast/internal/pairing"
 	"holdfast/internal/wire"
+	"holdfast/internal/wsconn"
 )
 
-// say prints text for a person to standard output.
-func (a *app) say(format string, args ...any) {
+// Say prints text for a person to standard output.
+func (a *App) Say(format string, args ...any) {
 	fmt.Fprintf(a.Out, format+"\n", args...)
 }
 
-// note prints to standard error what is not the result.
-func (a *app) note(format string, args ...any) {
+// Note prints to standard error what is not the result.
+func (a *App) Note(format string, args ...any) {
 	fmt.Fprintf(a.Err, "holdfast: "+format+"\n", args...)
 }
 
-// emit prints one JSON object on a line of its own.
-func (a *app) emit(v any) error {
+// Emit prints one JSON object on a line of its own.
+func (a *App) Emit(v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode output: %w", err)
@@ -62,10 +64,10 @@ const (
 	qrReset   = "\x1b[0m"
 )
 
-// printQR draws text as a QR code of half blocks. A terminal gets it in fixed
+// PrintQR draws text as a QR code of half blocks. A terminal gets it in fixed
 // colours; anything else gets the plain characters, which are right on a dark
 // background. It says so where the code is wider than the terminal.
-func (a *app) printQR(text string) error {
+func (a *App) PrintQR(text string) error {
 	lines, width, err := qrLines(text)
 	if err != nil {
 		return err
@@ -73,7 +75,7 @@ func (a *app) printQR(text string) error {
 	terminal := term.IsTerminal(int(a.Out.Fd()))
 	if terminal {
 		if columns, _, err := term.GetSize(int(a.Out.Fd())); err == nil && columns < width {
-			a.say("  (The QR code needs a terminal of %d columns; this one has %d.)", width, columns)
+			a.Say("  (The QR code needs a terminal of %d columns; this one has %d.)", width, columns)
 			return nil
 		}
 	}
@@ -127,8 +129,8 @@ func qrLines(text string) (lines []string, width int, err error) {
 	return lines, width, nil
 }
 
-// ago says how long ago t was, in the largest unit that is true.
-func ago(t time.Time, now time.Time) string {
+// Ago says how long ago t was, in the largest unit that is true.
+func Ago(t time.Time, now time.Time) string {
 	d := now.Sub(t)
 	switch {
 	case d < time.Second:
@@ -143,12 +145,12 @@ func ago(t time.Time, now time.Time) string {
 	return t.Local().Format("2006-01-02")
 }
 
-// stateWords says in words what a relay knows of a machine.
-func stateWords(m wire.MachineInfo, now time.Time) string {
+// StateWords says in words what a relay knows of a machine.
+func StateWords(m wire.MachineInfo, now time.Time) string {
 	switch m.State {
 	case wire.StateReachable:
 		if m.ProvenAt != nil {
-			return "reachable, proven " + ago(*m.ProvenAt, now)
+			return "reachable, proven " + Ago(*m.ProvenAt, now)
 		}
 		return "connected, not proven"
 	case wire.StateConnected:
@@ -164,15 +166,15 @@ func stateWords(m wire.MachineInfo, now time.Time) string {
 		return s
 	case wire.StateOffline:
 		if m.ConnectedAt != nil {
-			return "offline, last connected " + ago(*m.ConnectedAt, now)
+			return "offline, last connected " + Ago(*m.ConnectedAt, now)
 		}
 		return "offline"
 	}
 	return wire.CleanReason(string(m.State))
 }
 
-// table prints rows in columns; the last column is as long as it is.
-func table(w io.Writer, rows [][]string) {
+// Table prints rows in columns; the last column is as long as it is.
+func Table(w io.Writer, rows [][]string) {
 	var widths []int
 	for _, row := range rows {
 		for i, cell := range row {
@@ -194,5 +196,34 @@ func table(w io.Writer, rows [][]string) {
 	}
 }
 
-// isTerminal reports whether f is one.
-func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+// PrintLink prints a pairing link for a person: as text, as a QR code, and what
+// to type on another computer.
+func (a *App) PrintLink(link string, expires time.Time) error {
+	where := "on another device"
+	if l, err := pairing.ParseLink(link); err == nil && onlyHere(l.Relay) {
+		where = "on this computer only"
+	}
+	a.Say("Pair %s until %s (valid %s, for one device):\n\n  %s\n", where,
+		expires.Local().Format("15:04:05"), remaining(time.Until(expires)), link)
+	if err := a.PrintQR(link); err != nil {
+		return err
+	}
+	a.Say("\nOn a computer:  %s", a.Words("join", link))
+	return nil
+}
+
+// onlyHere reports whether a relay's URL leads to this computer from this
+// computer only.
+func onlyHere(relay string) bool {
+	u, err := client.ParseRelayURL(relay, true)
+	return err == nil && wsconn.IsLoopback(u.Hostname())
+}
+
+// remaining says how long something is still valid.
+func remaining(d time.Duration) string {
+	d = d.Round(time.Second)
+	if d > 2*time.Minute {
+		return fmt.Sprintf("%d minutes", int(d.Round(time.Minute).Minutes()))
+	}
+	return fmt.Sprintf("%d seconds", int(d.Seconds()))
+}

@@ -1,4 +1,4 @@
-package cli
+package serve
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"holdfast/internal/agent"
 	"holdfast/internal/client"
+	"holdfast/internal/console"
 	"holdfast/internal/state"
 	"holdfast/internal/up"
 	"holdfast/internal/wire"
@@ -32,20 +33,19 @@ type agentFlags struct {
 }
 
 // options are up's, with relay, machine and token left to fill in.
-func (f agentFlags) options(a *app, dir state.Dir, c connection, log *slog.Logger) (up.AgentOptions, error) {
-	v, _ := buildVersion()
+func (f agentFlags) options(a *console.App, dir state.Dir, c console.Connection, log *slog.Logger) (up.AgentOptions, error) {
 	o := up.AgentOptions{
-		Dir: dir, ShellOff: f.Shell == "off", Environ: os.Environ(), Version: v,
-		Keepalive: c.Keepalive, InsecureHTTP: c.InsecureHTTP, Proxy: a.proxies(), Log: log,
+		Dir: dir, ShellOff: f.Shell == "off", Environ: a.Environ, Version: a.Version,
+		Keepalive: c.Keepalive, InsecureHTTP: c.InsecureHTTP, Proxy: a.Proxy, Log: log,
 		Services: map[wire.ServiceName]string{},
 	}
 	// The person's own word for the home directory, if it is one.
-	if home := a.getenv("HOME"); filepath.IsAbs(home) {
+	if home := a.Getenv("HOME"); filepath.IsAbs(home) {
 		o.Home = home
 	}
 	if f.SSHD != "off" && f.SSHD != "" {
 		if _, _, err := net.SplitHostPort(f.SSHD); err != nil {
-			return o, &failure{code: exitUsage, err: fmt.Errorf("--sshd %q: want HOST:PORT or off", f.SSHD)}
+			return o, &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf("--sshd %q: want HOST:PORT or off", f.SSHD)}
 		}
 		o.SSHD = f.SSHD
 	}
@@ -53,10 +53,10 @@ func (f agentFlags) options(a *app, dir state.Dir, c connection, log *slog.Logge
 		name, addr, ok := strings.Cut(s, "=")
 		n, err := wire.ParseServiceName(name)
 		if !ok || err != nil || addr == "" {
-			return o, &failure{code: exitUsage, err: fmt.Errorf("--service %q: want NAME=HOST:PORT or NAME=unix:/PATH", s)}
+			return o, &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf("--service %q: want NAME=HOST:PORT or NAME=unix:/PATH", s)}
 		}
 		if n == wire.ServiceSSH {
-			return o, &failure{code: exitUsage, err: errors.New("--service ssh: that name is the built-in SSH server's")}
+			return o, &console.Failure{Code: console.ExitUsage, Err: errors.New("--service ssh: that name is the built-in SSH server's")}
 		}
 		o.Services[n] = addr
 	}
@@ -66,17 +66,17 @@ func (f agentFlags) options(a *app, dir state.Dir, c connection, log *slog.Logge
 // tokenSource finds the token for a relay that exists: the file, else the
 // environment, else what the state directory was given for the same relay
 // before. The file is read at every attempt, so that it can be exchanged.
-func (f agentFlags) tokenSource(a *app, dir state.Dir, relay string) (func(context.Context) (wire.Token, error), error) {
+func (f agentFlags) tokenSource(a *console.App, dir state.Dir, relay string) (func(context.Context) (wire.Token, error), error) {
 	if f.TokenFile != "" {
 		if _, err := up.ReadToken(f.TokenFile); err != nil {
-			return nil, &failure{code: exitFailed, err: err, hint: "holdfast token create --kind agent on the relay's computer prints a token to put there"}
+			return nil, &console.Failure{Code: console.ExitFailed, Err: err, Hint: "holdfast token create --kind agent on the relay's computer prints a token to put there"}
 		}
 		return func(context.Context) (wire.Token, error) { return up.ReadToken(f.TokenFile) }, nil
 	}
-	if text := a.getenv(tokenEnv); text != "" {
+	if text := a.Getenv(tokenEnv); text != "" {
 		t, err := wire.ParseToken(strings.TrimSpace(text))
 		if err != nil {
-			return nil, &failure{code: exitUsage, err: fmt.Errorf("%s: %w", tokenEnv, err)}
+			return nil, &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf("%s: %w", tokenEnv, err)}
 		}
 		return func(context.Context) (wire.Token, error) { return t, nil }, nil
 	}
@@ -84,7 +84,7 @@ func (f agentFlags) tokenSource(a *app, dir state.Dir, relay string) (func(conte
 		path := dir.Path(state.AgentTokenFile)
 		return func(context.Context) (wire.Token, error) { return up.ReadToken(path) }, nil
 	}
-	return nil, &failure{code: exitUsage, err: errors.New("an agent needs a token for its relay"), hint: "give --token-file FILE or " + tokenEnv + "; holdfast token create --kind agent on the relay's computer prints one"}
+	return nil, &console.Failure{Code: console.ExitUsage, Err: errors.New("an agent needs a token for its relay"), Hint: "give --token-file FILE or " + tokenEnv + "; holdfast token create --kind agent on the relay's computer prints one"}
 }
 
 // settle decides which machine this state directory is.
@@ -93,7 +93,7 @@ func settle(dir state.Dir, relay, name string) (up.Identity, error) {
 	if name != "" {
 		var err error
 		if asked, err = wire.ParseMachineID(name); err != nil {
-			return up.Identity{}, &failure{code: exitUsage, err: err}
+			return up.Identity{}, &console.Failure{Code: console.ExitUsage, Err: err}
 		}
 	}
 	// A host without a name gets a fixed one.
@@ -101,33 +101,34 @@ func settle(dir state.Dir, relay, name string) (up.Identity, error) {
 	id, err := up.Settle(dir, relay, asked, hostname)
 	var other *up.MachineError
 	if errors.As(err, &other) {
-		return id, &failure{code: exitUsage, err: err, hint: "leave the name out, or give the other machine its own --state DIR"}
+		return id, &console.Failure{Code: console.ExitUsage, Err: err, Hint: "leave the name out, or give the other machine its own --state DIR"}
 	}
 	return id, err
 }
 
 // warnRoot says what running as root means.
-func (a *app) warnRoot(shellOff bool) {
+func warnRoot(a *console.App, shellOff bool) {
 	if os.Geteuid() == 0 && !shellOff {
-		a.note("warning: this runs as root, so every paired device gets a root shell; run it as yourself, or with --shell off")
+		a.Note("warning: this runs as root, so every paired device gets a root shell; run it as yourself, or with --shell off")
 	}
 }
 
-type agentCommand struct {
+// Agent runs the agent alone, or installs it as a service.
+type Agent struct {
 	Run     agentRun     `cmd:"" default:"withargs" hidden:"" help:"Run the agent."`
 	Install agentInstall `cmd:"" help:"Install the agent as a user service of systemd or launchd."`
 }
 
 // agentRelay are the flags that say who the agent is and where.
 type agentRelay struct {
-	connection
+	console.Connection
 	agentFlags
 	Relay   string `name:"relay" env:"HOLDFAST_RELAY" placeholder:"URL" help:"The relay to be reached through."`
 	Machine string `name:"machine" env:"HOLDFAST_MACHINE" placeholder:"M" help:"Name of this machine (default: its host name)."`
 }
 
 // target settles relay, machine and token.
-func (f agentRelay) target(a *app, dir state.Dir) (*url.URL, up.AgentOptions, error) {
+func (f agentRelay) target(a *console.App, dir state.Dir) (*url.URL, up.AgentOptions, error) {
 	var none up.AgentOptions
 	if f.Relay == "" {
 		id, err := up.LoadIdentity(dir)
@@ -135,14 +136,14 @@ func (f agentRelay) target(a *app, dir state.Dir) (*url.URL, up.AgentOptions, er
 			return nil, none, err
 		}
 		if f.Relay = id.Relay; f.Relay == "" {
-			return nil, none, &failure{code: exitUsage, err: errors.New("missing flag --relay=URL"), hint: "give the address of a relay; holdfast up makes one of its own"}
+			return nil, none, &console.Failure{Code: console.ExitUsage, Err: errors.New("missing flag --relay=URL"), Hint: "give the address of a relay; holdfast up makes one of its own"}
 		}
 	}
 	relay, err := client.ParseRelayURL(f.Relay, f.InsecureHTTP)
 	if err != nil {
-		return nil, none, explainJoin(fmt.Errorf("--relay: %w", err))
+		return nil, none, fmt.Errorf("--relay: %w", err)
 	}
-	o, err := f.options(a, dir, f.connection, a.logger(slog.LevelInfo))
+	o, err := f.options(a, dir, f.Connection, a.Logger(slog.LevelInfo))
 	if err != nil {
 		return nil, none, err
 	}
@@ -176,8 +177,8 @@ type machineEvent struct {
 }
 
 // Run runs the agent until a signal.
-func (c *agentRun) Run(ctx context.Context, a *app) error {
-	dir, err := a.dir()
+func (c *agentRun) Run(ctx context.Context, a *console.App) error {
+	dir, err := a.Dir()
 	if err != nil {
 		return err
 	}
@@ -190,14 +191,14 @@ func (c *agentRun) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	a.warnRoot(o.ShellOff)
+	warnRoot(a, o.ShellOff)
 	ag, err := up.StartAgent(o)
 	if err != nil {
 		return err
 	}
 	defer ag.Close()
 	if !a.JSON {
-		a.say("agent for machine %q on relay %s (user %s)", o.Machine, relay, ag.User())
+		a.Say("agent for machine %q on relay %s (user %s)", o.Machine, relay, ag.User())
 	}
 	watch := newConnectionWatch(ag)
 	for {
@@ -214,9 +215,9 @@ func (c *agentRun) Run(ctx context.Context, a *app) error {
 				e.State = wire.StateConnected
 			}
 			if a.JSON {
-				err = a.emit(e)
+				err = a.Emit(e)
 			} else if up {
-				a.say("connected; a device is let in by: %s", a.words("pair"))
+				a.Say("connected; a device is let in by: %s", a.Words("pair"))
 			}
 			if err != nil {
 				return err
@@ -226,7 +227,7 @@ func (c *agentRun) Run(ctx context.Context, a *app) error {
 }
 
 // ended turns the agent's end into an exit code.
-func (c *agentRun) ended(ctx context.Context, a *app, err error) error {
+func (c *agentRun) ended(ctx context.Context, a *console.App, err error) error {
 	if !errors.Is(err, agent.ErrReplaced) {
 		return err
 	}
@@ -234,15 +235,15 @@ func (c *agentRun) ended(ctx context.Context, a *app, err error) error {
 	if !c.StayReplaced {
 		return f
 	}
-	report(a.Err, f)
-	a.note("staying idle, because it would only be started again")
+	console.Report(a.Err, f)
+	a.Note("staying idle, because it would only be started again")
 	<-ctx.Done()
 	return nil
 }
 
 // replaced is the error of an agent whose name another one took.
-func replaced(err error) *failure {
-	return &failure{code: exitDenied, err: err, hint: "two computers run as the same machine: was a state directory copied? Stop one, or give one its own name and token"}
+func replaced(err error) *console.Failure {
+	return &console.Failure{Code: console.ExitDenied, Err: err, Hint: "two computers run as the same machine: was a state directory copied? Stop one, or give one its own name and token"}
 }
 
 // connectionWatch tells when an agent's connection has come or gone.

@@ -1,4 +1,4 @@
-package cli
+package serve
 
 import (
 	"context"
@@ -9,14 +9,16 @@ import (
 	"time"
 
 	"holdfast/internal/agent"
+	"holdfast/internal/console"
 	"holdfast/internal/state"
 	"holdfast/internal/up"
 	"holdfast/internal/wire"
 	"holdfast/internal/wsconn"
 )
 
-type upCommand struct {
-	connection
+// Up runs relay and agent for this machine.
+type Up struct {
+	console.Connection
 	agentFlags
 	relayFlags
 	Listen string `name:"listen" env:"HOLDFAST_LISTEN" default:"127.0.0.1:7700" placeholder:"ADDR" help:"Address of the relay (default ${default})."`
@@ -25,8 +27,8 @@ type upCommand struct {
 }
 
 // Run serves until a signal.
-func (c *upCommand) Run(ctx context.Context, a *app) error {
-	dir, err := a.dir()
+func (c *Up) Run(ctx context.Context, a *console.App) error {
+	dir, err := a.Dir()
 	if err != nil {
 		return err
 	}
@@ -35,7 +37,7 @@ func (c *upCommand) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer unlock()
-	u := &upRun{app: a, c: c, dir: dir, log: a.logger(slog.LevelWarn)}
+	u := &upRun{App: a, c: c, dir: dir, log: a.Logger(slog.LevelWarn)}
 	if c.Relay != "" {
 		return u.onRelay(ctx)
 	}
@@ -44,8 +46,8 @@ func (c *upCommand) Run(ctx context.Context, a *app) error {
 
 // upRun is one run of `up`.
 type upRun struct {
-	*app
-	c   *upCommand
+	*console.App
+	c   *Up
 	dir state.Dir
 	log *slog.Logger
 
@@ -58,12 +60,12 @@ type upRun struct {
 
 // alone runs a relay of its own.
 func (u *upRun) alone(ctx context.Context) (err error) {
-	ro, err := u.c.relayFlags.options(u.c.Listen, u.c.connection, u.log)
+	ro, err := u.c.relayFlags.options(u.c.Listen, u.c.Connection, u.log)
 	if err != nil {
 		return err
 	}
 	ro.StorePath = u.dir.Path(state.StoreFile)
-	o, err := u.c.agentFlags.options(u.app, u.dir, u.c.connection, u.log)
+	o, err := u.c.agentFlags.options(u.App, u.dir, u.c.Connection, u.log)
 	if err != nil {
 		return err
 	}
@@ -84,10 +86,10 @@ func (u *upRun) alone(ctx context.Context) (err error) {
 	o.Machine, o.Relay, o.Public = id.Machine, u.relay.Local, u.public
 	o.Token = func(context.Context) (wire.Token, error) { return token, nil }
 	if u.JSON {
-		err = u.emit(newListeningEvent(u.relay))
+		err = u.Emit(newListeningEvent(u.relay))
 	} else {
-		u.say("Holdfast runs: relay and agent for machine %q.\n", id.Machine)
-		u.say("  address   %s%s", u.public, here(u.public))
+		u.Say("Holdfast runs: relay and agent for machine %q.\n", id.Machine)
+		u.Say("  address   %s%s", u.public, here(u.public))
 	}
 	if err != nil {
 		return err
@@ -105,18 +107,18 @@ func here(public *url.URL) string {
 
 // onRelay runs the agent alone.
 func (u *upRun) onRelay(ctx context.Context) error {
-	f := agentRelay{connection: u.c.connection, agentFlags: u.c.agentFlags, Relay: u.c.Relay, Machine: u.c.Name}
-	relay, o, err := f.target(u.app, u.dir)
+	f := agentRelay{Connection: u.c.Connection, agentFlags: u.c.agentFlags, Relay: u.c.Relay, Machine: u.c.Name}
+	relay, o, err := f.target(u.App, u.dir)
 	if err != nil {
 		return err
 	}
 	o.Log = u.log
 	u.public = relay
 	if u.JSON {
-		err = u.emit(map[string]string{"event": "relay", "url": relay.String()})
+		err = u.Emit(map[string]string{"event": "relay", "url": relay.String()})
 	} else {
-		u.say("Holdfast runs: agent for machine %q.\n", o.Machine)
-		u.say("  relay     %s", relay)
+		u.Say("Holdfast runs: agent for machine %q.\n", o.Machine)
+		u.Say("  relay     %s", relay)
 	}
 	if err != nil {
 		return err
@@ -126,7 +128,7 @@ func (u *upRun) onRelay(ctx context.Context) error {
 
 // serve runs the agent until a signal or an end.
 func (u *upRun) serve(ctx context.Context, o up.AgentOptions) (err error) {
-	u.warnRoot(o.ShellOff)
+	warnRoot(u.App, o.ShellOff)
 	u.paired = make(chan [2]string, 8)
 	o.Paired = func(id, name string) {
 		select {
@@ -139,7 +141,7 @@ func (u *upRun) serve(ctx context.Context, o up.AgentOptions) (err error) {
 	}
 	defer u.agent.Close()
 	if !u.JSON {
-		u.say("  machine   %s  (user %s)\n", o.Machine, u.agent.User())
+		u.Say("  machine   %s  (user %s)\n", o.Machine, u.agent.User())
 	}
 	var failed <-chan error
 	if u.relay != nil {
@@ -182,15 +184,15 @@ func (u *upRun) printLink(ctx context.Context) error {
 	}
 	u.linked = true
 	if u.JSON {
-		return u.emit(map[string]any{"event": "link", "link": link, "expires": expires.UTC()})
+		return u.Emit(map[string]any{"event": "link", "link": link, "expires": expires.UTC()})
 	}
-	if err := u.app.printLink(link, expires); err != nil {
+	if err := u.App.PrintLink(link, expires); err != nil {
 		return err
 	}
 	if wsconn.IsLoopback(u.public.Hostname()) {
-		u.say("\n%s", u.waysOut())
+		u.Say("\n%s", u.waysOut())
 	}
-	u.say("\nAnother link, later:  %s", u.words("pair"))
+	u.Say("\nAnother link, later:  %s", u.Words("pair"))
 	return nil
 }
 
@@ -200,14 +202,14 @@ func (u *upRun) waysOut() string {
   %s up --relay URL --token-file FILE     a relay that exists
   %[1]s up --listen :443 --tls-cert FILE --tls-key FILE --public-url https://NAME
   %[1]s up --public-url https://NAME      a reverse proxy, or your tailnet's https name, that leads to %s`,
-		u.program, u.relay.Listening.Host)
+		u.Program, u.relay.Listening.Host)
 }
 
 func (u *upRun) tellPaired(id, name string) error {
 	if u.JSON {
-		return u.emit(map[string]string{"event": "paired", "device": id, "name": name})
+		return u.Emit(map[string]string{"event": "paired", "device": id, "name": name})
 	}
-	u.say("paired with %q (%s); take it back with: %s", name, id, u.words("devices", "revoke", id))
+	u.Say("paired with %q (%s); take it back with: %s", name, id, u.Words("devices", "revoke", id))
 	return nil
 }
 
@@ -220,7 +222,7 @@ func (u *upRun) tellMachine(ctx context.Context, m wire.MachineID, connected boo
 	if connected && !u.linked {
 		if err := u.printLink(ctx); err != nil {
 			// The relay was there a moment ago; the next connection tries again.
-			report(u.Err, err)
+			console.Report(u.Err, err)
 		}
 	}
 	e := machineEvent{Event: "machine", Machine: m, State: wire.StateOffline, Reason: why, Reachable: new(false)}
@@ -237,16 +239,16 @@ func (u *upRun) tellMachine(ctx context.Context, m wire.MachineID, connected boo
 		}
 	}
 	if u.JSON {
-		return u.emit(e)
+		return u.Emit(e)
 	}
 	info := wire.MachineInfo{State: e.State, Reason: e.Reason}
 	if *e.Reachable {
 		info.ProvenAt = new(time.Now())
 	}
-	words := stateWords(info, time.Now())
+	words := console.StateWords(info, time.Now())
 	if e.Reason != "" && e.State != wire.StateUnreachable {
-		words += ": " + oneLine(e.Reason)
+		words += ": " + console.OneLine(e.Reason)
 	}
-	u.say("%s  %s: %s", time.Now().Format("15:04:05"), m, words)
+	u.Say("%s  %s: %s", time.Now().Format("15:04:05"), m, words)
 	return nil
 }

@@ -1,4 +1,4 @@
-package cli
+package serve
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/kardianos/service"
 
+	"holdfast/internal/console"
 	"holdfast/internal/state"
 )
 
@@ -49,12 +50,12 @@ func (*agentInstall) Help() string {
 }
 
 // Run installs and starts the service.
-func (c *agentInstall) Run(ctx context.Context, a *app) error {
+func (c *agentInstall) Run(ctx context.Context, a *console.App) error {
 	system := service.ChosenSystem()
 	if system == nil || system.String() != systemdName && system.String() != launchdName {
-		return &failure{code: exitFailed, err: errors.New("neither systemd nor launchd runs here"), hint: "have your own supervisor run holdfast agent, and not start it again after exit code 4"}
+		return &console.Failure{Code: console.ExitFailed, Err: errors.New("neither systemd nor launchd runs here"), Hint: "have your own supervisor run holdfast agent, and not start it again after exit code 4"}
 	}
-	dir, err := a.dir()
+	dir, err := a.Dir()
 	if err != nil {
 		return err
 	}
@@ -66,7 +67,7 @@ func (c *agentInstall) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	args := c.arguments(dir, relay.String(), string(o.Machine), system.String())
-	binary, err := self()
+	binary, err := console.Self()
 	if err != nil {
 		return err
 	}
@@ -75,18 +76,18 @@ func (c *agentInstall) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if a.JSON {
-		return a.emit(map[string]any{"installed": path, "machine": o.Machine, "relay": relay.String()})
+		return a.Emit(map[string]any{"installed": path, "machine": o.Machine, "relay": relay.String()})
 	}
-	a.say("installed and started %s for machine %q on %s", path, o.Machine, relay)
+	a.Say("installed and started %s for machine %q on %s", path, o.Machine, relay)
 	if system.String() == systemdName {
-		a.say("To let it run while you are logged out:  loginctl enable-linger")
+		a.Say("To let it run while you are logged out:  loginctl enable-linger")
 	}
 	return nil
 }
 
 // keepToken puts a token that only this process has into the state directory.
-func (c *agentInstall) keepToken(ctx context.Context, a *app, dir state.Dir) error {
-	if c.TokenFile != "" || a.getenv(tokenEnv) == "" {
+func (c *agentInstall) keepToken(ctx context.Context, a *console.App, dir state.Dir) error {
+	if c.TokenFile != "" || a.Getenv(tokenEnv) == "" {
 		return nil
 	}
 	source, err := c.tokenSource(a, dir, "")
@@ -168,7 +169,7 @@ func installService(system service.System, binary string, args []string) (path s
 		return "", fmt.Errorf("install %s: %w", path, err)
 	}
 	if err := s.Start(); err != nil {
-		return "", &failure{code: exitFailed, err: fmt.Errorf("start %s: %w", path, err), hint: "it is installed; see systemctl --user status holdfast, or launchctl print gui/$UID/holdfast"}
+		return "", &console.Failure{Code: console.ExitFailed, Err: fmt.Errorf("start %s: %w", path, err), Hint: "it is installed; see systemctl --user status holdfast, or launchctl print gui/$UID/holdfast"}
 	}
 	return path, nil
 }

@@ -1,4 +1,10 @@
-package cli
+// Package serve holds the commands that serve until a signal: up, relay, agent,
+// and the installation of the agent as a service.
+//
+// What they put together is package up's; here are flags, events and exit codes.
+// What a caller will get wrong: the state directory is locked before anything in
+// it is opened, and what was started first ends last.
+package serve
 
 import (
 	"context"
@@ -8,7 +14,9 @@ import (
 	"net/netip"
 	"net/url"
 
+	"holdfast/internal/cli/admin"
 	"holdfast/internal/client"
+	"holdfast/internal/console"
 	"holdfast/internal/relay"
 	"holdfast/internal/state"
 	"holdfast/internal/up"
@@ -28,7 +36,7 @@ type relayFlags struct {
 }
 
 // options are up's, with what comes from elsewhere left empty.
-func (f relayFlags) options(listen string, c connection, log *slog.Logger) (up.RelayOptions, error) {
+func (f relayFlags) options(listen string, c console.Connection, log *slog.Logger) (up.RelayOptions, error) {
 	o := up.RelayOptions{
 		Listen: listen, TLSCert: f.TLSCert, TLSKey: f.TLSKey,
 		InsecureHTTP: c.InsecureHTTP, MetricsListen: f.MetricsListen, TrustedProxies: f.TrustedProxy,
@@ -51,7 +59,7 @@ func (f relayFlags) options(listen string, c connection, log *slog.Logger) (up.R
 func parsePublicURL(s string, insecure bool) (*url.URL, error) {
 	u, err := client.ParseRelayURL(s, insecure)
 	if err != nil {
-		return nil, &failure{code: exitUsage, err: fmt.Errorf("--public-url: %w", err), hint: "give an https URL without query, such as https://relay.example"}
+		return nil, &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf("--public-url: %w", err), Hint: "give an https URL without query, such as https://relay.example"}
 	}
 	return u, nil
 }
@@ -61,9 +69,9 @@ func explainListen(err error) error {
 	var le *up.ListenError
 	switch {
 	case errors.As(err, &le):
-		return &failure{code: exitFailed, err: err, hint: "another program, perhaps another holdfast, has that address; stop it, or choose another with --listen"}
+		return &console.Failure{Code: console.ExitFailed, Err: err, Hint: "another program, perhaps another holdfast, has that address; stop it, or choose another with --listen"}
 	case errors.Is(err, up.ErrInsecureListen):
-		return &failure{code: exitUsage, err: err, hint: "give --tls-cert and --tls-key; or an https --public-url if something in front does TLS; or --insecure-http if the network is yours alone"}
+		return &console.Failure{Code: console.ExitUsage, Err: err, Hint: "give --tls-cert and --tls-key; or an https --public-url if something in front does TLS; or --insecure-http if the network is yours alone"}
 	}
 	return err
 }
@@ -84,25 +92,26 @@ func newListeningEvent(r *up.Relay) listeningEvent {
 	return e
 }
 
-type relayCommand struct {
-	connection
-	storeFlag
+// Relay runs the relay alone.
+type Relay struct {
+	console.Connection
+	admin.StoreFlag
 	relayFlags
 	Listen string `name:"listen" env:"HOLDFAST_LISTEN" default:"127.0.0.1:7700" placeholder:"ADDR" help:"Address to listen on (default ${default})."`
 }
 
 // Run serves until a signal.
-func (c *relayCommand) Run(ctx context.Context, a *app) error {
-	dir, err := a.dir()
+func (c *Relay) Run(ctx context.Context, a *console.App) error {
+	dir, err := a.Dir()
 	if err != nil {
 		return err
 	}
-	log := a.logger(slog.LevelInfo)
-	o, err := c.options(c.Listen, c.connection, log)
+	log := a.Logger(slog.LevelInfo)
+	o, err := c.options(c.Listen, c.Connection, log)
 	if err != nil {
 		return err
 	}
-	if o.StorePath, err = c.storeFlag.path(dir); err != nil {
+	if o.StorePath, err = c.StoreFlag.Path(dir); err != nil {
 		return err
 	}
 	unlock, err := dir.Lock("relay")
@@ -115,11 +124,11 @@ func (c *relayCommand) Run(ctx context.Context, a *app) error {
 		return explainListen(err)
 	}
 	if a.JSON {
-		err = a.emit(newListeningEvent(r))
+		err = a.Emit(newListeningEvent(r))
 	} else {
-		a.say("listening on %s", r.Listening)
+		a.Say("listening on %s", r.Listening)
 		if r.Public.String() != r.Listening.String() {
-			a.say("devices reach it at %s", r.Public)
+			a.Say("devices reach it at %s", r.Public)
 		}
 		c.firstSteps(ctx, a, r, dir)
 	}
@@ -136,12 +145,12 @@ func (c *relayCommand) Run(ctx context.Context, a *app) error {
 }
 
 // firstSteps says how the first machine gets here, as long as there is no account.
-func (c *relayCommand) firstSteps(ctx context.Context, a *app, r *up.Relay, dir state.Dir) {
+func (c *Relay) firstSteps(ctx context.Context, a *console.App, r *up.Relay, dir state.Dir) {
 	accounts, err := r.Store.Accounts(ctx)
 	if err != nil || len(accounts) > 0 {
 		return
 	}
-	a.say("\nNo account yet. To let the first machine in:\n\n  %s\n  %s > agent.token\n\nand on the machine, with that file:\n\n  holdfast up --relay %s --token-file agent.token",
-		a.words("account", "add", "me"),
-		a.words("token", "create", "--account", "me", "--kind", "agent", "--name", "mini"), r.Public)
+	a.Say("\nNo account yet. To let the first machine in:\n\n  %s\n  %s > agent.token\n\nand on the machine, with that file:\n\n  holdfast up --relay %s --token-file agent.token",
+		a.Words("account", "add", "me"),
+		a.Words("token", "create", "--account", "me", "--kind", "agent", "--name", "mini"), r.Public)
 }

@@ -1,4 +1,4 @@
-package cli
+package reach
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/client"
+	"holdfast/internal/console"
 	"holdfast/internal/local"
 	"holdfast/internal/state"
 	"holdfast/internal/wire"
@@ -18,8 +19,9 @@ import (
 // once in 30 s, so asking more often would only show the age grow.
 const watchInterval = 10 * time.Second
 
-type machinesCommand struct {
-	connection
+// Machines lists machines and whether a device could get in.
+type Machines struct {
+	console.Connection
 	Watch bool `help:"Go on, and print a line whenever something changes."`
 }
 
@@ -38,7 +40,7 @@ func (l machineLine) words(now time.Time) string {
 	if l.Error != "" {
 		return "unknown: " + l.Error
 	}
-	s := stateWords(l.MachineInfo, now)
+	s := console.StateWords(l.MachineInfo, now)
 	if !l.Paired && !l.Here {
 		s += "  (pair: run holdfast pair there, holdfast join LINK here)"
 	}
@@ -46,7 +48,7 @@ func (l machineLine) words(now time.Time) string {
 }
 
 // Run lists the machines once, or goes on with it.
-func (c *machinesCommand) Run(ctx context.Context, a *app) error {
+func (c *Machines) Run(ctx context.Context, a *console.App) error {
 	lines, failed, err := c.collect(ctx, a)
 	if err != nil {
 		return err
@@ -88,12 +90,12 @@ func (c *machinesCommand) Run(ctx context.Context, a *app) error {
 	}
 }
 
-func (c *machinesCommand) printAll(a *app, lines []machineLine) error {
+func (c *Machines) printAll(a *console.App, lines []machineLine) error {
 	now := time.Now()
 	var rows [][]string
 	for _, l := range lines {
 		if a.JSON {
-			if err := a.emit(l); err != nil {
+			if err := a.Emit(l); err != nil {
 				return err
 			}
 			continue
@@ -104,7 +106,7 @@ func (c *machinesCommand) printAll(a *app, lines []machineLine) error {
 		}
 		rows = append(rows, row)
 	}
-	table(a.Out, rows)
+	console.Table(a.Out, rows)
 	return nil
 }
 
@@ -114,8 +116,8 @@ type relayAccount struct{ relay, account string }
 // collect asks every relay that this computer is paired through, and, on a
 // machine itself, the one that its agent is on. failed is a relay's failure,
 // beside which the others' answers are still good.
-func (c *machinesCommand) collect(ctx context.Context, a *app) (lines []machineLine, failed, err error) {
-	dir, err := a.dir()
+func (c *Machines) collect(ctx context.Context, a *console.App) (lines []machineLine, failed, err error) {
+	dir, err := a.Dir()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -129,9 +131,9 @@ func (c *machinesCommand) collect(ctx context.Context, a *app) (lines []machineL
 		byRelay[k] = append(byRelay[k], m)
 	}
 	if len(byRelay) == 0 {
-		answer, err := a.ask(ctx, local.Request{Op: local.OpMachines})
+		answer, err := ask(ctx, a, local.Request{Op: local.OpMachines})
 		if errors.Is(err, state.ErrNotRunning) {
-			return nil, nil, &failure{code: exitFailed, err: errors.New("this computer is not paired with any machine"), hint: "run holdfast up on a machine, and holdfast join LINK here with the link that it prints"}
+			return nil, nil, &console.Failure{Code: console.ExitFailed, Err: errors.New("this computer is not paired with any machine"), Hint: "run holdfast up on a machine, and holdfast join LINK here with the link that it prints"}
 		}
 		if err != nil {
 			return nil, nil, err
@@ -143,7 +145,7 @@ func (c *machinesCommand) collect(ctx context.Context, a *app) (lines []machineL
 		}
 		return lines, nil, nil
 	}
-	dialer := a.dialer(c.connection)
+	dialer := a.Dialer(c.Connection)
 	for key, known := range byRelay {
 		got, err := askMachines(ctx, dialer, known)
 		if err != nil {

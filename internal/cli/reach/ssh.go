@@ -1,10 +1,9 @@
-package cli
+package reach
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -13,37 +12,15 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/net/http/httpproxy"
-
 	"holdfast/internal/client"
+	"holdfast/internal/console"
 	"holdfast/internal/state"
 	"holdfast/internal/wire"
 )
 
-// minKeepalive is the shortest interval of --keepalive: below it a phone's
-// radio never sleeps, and no path that is known needs it.
-const minKeepalive = 5 * time.Second
-
-// connection are the flags of every command that makes or holds a connection.
-type connection struct {
-	InsecureHTTP bool          `name:"insecure-http" env:"HOLDFAST_INSECURE_HTTP" help:"Allow plain http to another computer: everybody on the way can read the token."`
-	Keepalive    time.Duration `name:"keepalive" env:"HOLDFAST_KEEPALIVE" placeholder:"DUR" help:"Send a ping each DUR (at least 5s) for paths that cut quiet connections."`
-}
-
-// Validate is called by the parser.
-func (c *connection) Validate() error {
-	if c.Keepalive != 0 && c.Keepalive < minKeepalive {
-		return fmt.Errorf("--keepalive must be at least %s", minKeepalive)
-	}
-	return nil
-}
-
-// proxies are the HTTP proxies of the environment.
-func (a *app) proxies() *httpproxy.Config { return httpproxy.FromEnvironment() }
-
 // openSSH says how OpenSSH reaches machines through this very program.
-func (a *app) openSSH(ctx context.Context, dir state.Dir, c connection) (client.OpenSSH, error) {
-	binary, err := self()
+func openSSH(ctx context.Context, a *console.App, dir state.Dir, c console.Connection) (client.OpenSSH, error) {
+	binary, err := console.Self()
 	if err != nil {
 		return client.OpenSSH{}, err
 	}
@@ -82,33 +59,34 @@ func parseService(s string) (wire.ServiceName, error) {
 	}
 	name, err := wire.ParseServiceName(s)
 	if err != nil {
-		return "", &failure{code: exitUsage, err: fmt.Errorf("--service: %w", err)}
+		return "", &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf("--service: %w", err)}
 	}
 	return name, nil
 }
 
-type sshCommand struct {
-	connection
+// SSH logs in to a paired machine with OpenSSH.
+type SSH struct {
+	console.Connection
 	Service string   `name:"service" placeholder:"NAME" help:"Service to use instead of the machine's default: ssh (built in) or sshd."`
 	Machine string   `arg:"" help:"Machine, as holdfast machines lists it; USER@MACHINE for another user."`
 	Args    []string `arg:"" optional:"" passthrough:"" help:"Arguments of ssh(1) and the remote command."`
 }
 
 // Help is shown by --help.
-func (*sshCommand) Help() string {
+func (*SSH) Help() string {
 	return "Runs OpenSSH with this program as its ProxyCommand and the host keys that pairing pinned. " +
 		"What follows the machine's name is for ssh(1): options first, then the remote command."
 }
 
 // Run replaces this process with OpenSSH.
-func (c *sshCommand) Run(ctx context.Context, a *app) error {
+func (c *SSH) Run(ctx context.Context, a *console.App) error {
 	options, long, command := client.SplitSSHArgs(c.Args, func(name string) bool {
 		return name != "insecure-http" && name != "json"
 	})
 	if err := c.takeLong(a, long); err != nil {
-		return &failure{code: exitUsage, err: err, hint: "see holdfast ssh --help; put -- before a remote command that begins with a dash"}
+		return &console.Failure{Code: console.ExitUsage, Err: err, Hint: "see holdfast ssh --help; put -- before a remote command that begins with a dash"}
 	}
-	dir, err := a.dir()
+	dir, err := a.Dir()
 	if err != nil {
 		return err
 	}
@@ -116,7 +94,7 @@ func (c *sshCommand) Run(ctx context.Context, a *app) error {
 	if at := strings.LastIndexByte(name, '@'); at >= 0 {
 		user, name = name[:at], name[at+1:]
 	}
-	o, err := a.openSSH(ctx, dir, c.connection)
+	o, err := openSSH(ctx, a, dir, c.Connection)
 	if err != nil {
 		return err
 	}
@@ -139,11 +117,11 @@ func (c *sshCommand) Run(ctx context.Context, a *app) error {
 	}
 	ssh, err := exec.LookPath("ssh")
 	if err != nil {
-		return &failure{code: exitFailed, err: errors.New("OpenSSH's ssh is not on the PATH"), hint: "install the OpenSSH client"}
+		return &console.Failure{Code: console.ExitFailed, Err: errors.New("OpenSSH's ssh is not on the PATH"), Hint: "install the OpenSSH client"}
 	}
 	// In place of this process, so that terminal, signals, job control and exit
 	// code are ssh's own.
-	if err := syscall.Exec(ssh, args, os.Environ()); err != nil {
+	if err := syscall.Exec(ssh, args, a.Environ); err != nil {
 		return fmt.Errorf("start %s: %w", ssh, err)
 	}
 	return nil
@@ -151,7 +129,7 @@ func (c *sshCommand) Run(ctx context.Context, a *app) error {
 
 // takeLong reads those of our flags that stand behind the machine's name. ssh(1)
 // has no long options, so there is nothing to confuse them with.
-func (c *sshCommand) takeLong(a *app, long []string) error {
+func (c *SSH) takeLong(a *console.App, long []string) error {
 	for i := 0; i < len(long); i++ {
 		name, value, hasValue := strings.Cut(long[i][2:], "=")
 		switch name {
@@ -173,7 +151,7 @@ func (c *sshCommand) takeLong(a *app, long []string) error {
 		}
 		switch name {
 		case "state":
-			a.State, a.stateGiven = value, true
+			a.State, a.StateGiven = value, true
 		case "service":
 			c.Service = value
 		case "keepalive":
@@ -182,7 +160,7 @@ func (c *sshCommand) takeLong(a *app, long []string) error {
 				return fmt.Errorf("--keepalive: %w", err)
 			}
 			c.Keepalive = d
-			if err := c.connection.Validate(); err != nil {
+			if err := c.Connection.Validate(); err != nil {
 				return err
 			}
 		}
@@ -190,18 +168,19 @@ func (c *sshCommand) takeLong(a *app, long []string) error {
 	return nil
 }
 
-type sshConfigCommand struct {
-	connection
+// SSHConfig prints or installs OpenSSH configuration.
+type SSHConfig struct {
+	console.Connection
 	Install bool `help:"Write the configuration into the state directory and include it in ~/.ssh/config."`
 }
 
 // Run prints or installs the configuration.
-func (c *sshConfigCommand) Run(ctx context.Context, a *app) error {
-	dir, err := a.dir()
+func (c *SSHConfig) Run(ctx context.Context, a *console.App) error {
+	dir, err := a.Dir()
 	if err != nil {
 		return err
 	}
-	o, err := a.openSSH(ctx, dir, c.connection)
+	o, err := openSSH(ctx, a, dir, c.Connection)
 	if err != nil {
 		return err
 	}
@@ -211,12 +190,12 @@ func (c *sshConfigCommand) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		if a.JSON {
-			return a.emit(map[string]string{"config": text})
+			return a.Emit(map[string]string{"config": text})
 		}
 		fmt.Fprint(a.Out, text)
 		return nil
 	}
-	home, err := os.UserHomeDir()
+	home, err := a.Home()
 	if err != nil {
 		return fmt.Errorf("find ~/.ssh: %w", err)
 	}
@@ -225,17 +204,18 @@ func (c *sshConfigCommand) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if a.JSON {
-		return a.emit(map[string]any{"installed": dir.Path(state.SSHConfigFile), "changed": changed})
+		return a.Emit(map[string]any{"installed": dir.Path(state.SSHConfigFile), "changed": changed})
 	}
 	if changed {
-		a.say("~/.ssh/config now includes %s", dir.Path(state.SSHConfigFile))
+		a.Say("~/.ssh/config now includes %s", dir.Path(state.SSHConfigFile))
 	} else {
-		a.say("~/.ssh/config includes %s already; it is up to date", dir.Path(state.SSHConfigFile))
+		a.Say("~/.ssh/config includes %s already; it is up to date", dir.Path(state.SSHConfigFile))
 	}
 	return nil
 }
 
-type knownHostsCommand struct {
+// KnownHosts explains a host key to OpenSSH.
+type KnownHosts struct {
 	Service string `name:"service"`
 	Machine string `arg:""`
 	Reason  string `arg:""`
@@ -246,11 +226,11 @@ type knownHostsCommand struct {
 // Run is called by OpenSSH with the key that a host has shown. It prints no key:
 // the pinned ones are in the known_hosts file. It says on standard error what
 // OpenSSH will not: which key was expected.
-func (c *knownHostsCommand) Run(a *app) error {
+func (c *KnownHosts) Run(a *console.App) error {
 	if c.Reason != "HOSTNAME" {
 		return nil
 	}
-	dir, err := a.dir()
+	dir, err := a.Dir()
 	if err != nil {
 		return err
 	}
@@ -279,10 +259,10 @@ func (c *knownHostsCommand) Run(a *app) error {
 		want = append(want, k.Type()+" "+k.Fingerprint())
 	}
 	slices.Sort(want)
-	report(a.Err, &failure{
-		code: exitDenied,
-		err:  fmt.Errorf("host key of %q does not match: it showed %s, pinned is %s", m.Name, got, strings.Join(want, " or ")),
-		hint: "somebody may be in between; if you know that the machine was set up anew, pair with it again",
+	console.Report(a.Err, &console.Failure{
+		Code: console.ExitDenied,
+		Err:  fmt.Errorf("host key of %q does not match: it showed %s, pinned is %s", m.Name, got, strings.Join(want, " or ")),
+		Hint: "somebody may be in between; if you know that the machine was set up anew, pair with it again",
 	})
 	return nil
 }
