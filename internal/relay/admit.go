@@ -48,7 +48,7 @@ func (r *Relay) accept(w http.ResponseWriter, req *http.Request, protocol string
 		return
 	}
 	r.metrics.closed(code)
-	r.background(func() { handshake.Farewell(conn, code, reason) })
+	r.own(conn, func() { handshake.Farewell(conn, code, reason) })
 }
 
 // failure turns an error of the store or router that a route got into its

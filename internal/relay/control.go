@@ -84,8 +84,8 @@ type ack struct {
 	rev engine.Revocation
 }
 
-func newControls(r *Relay, keepalive time.Duration) (*controls, error) {
-	lot, err := park.New(park.Options{})
+func newControls(r *Relay, o park.Options, keepalive time.Duration) (*controls, error) {
+	lot, err := park.New(o)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func (r *Relay) serveAgent(w http.ResponseWriter, req *http.Request, hs handshak
 	// nothing but to go.
 	pc, err := r.controls.lot.Park(conn, head, c)
 	if err != nil {
-		r.background(func() { handshake.Farewell(conn, wire.CloseRestart, wire.RestartReason(0)) })
+		r.own(conn, func() { handshake.Farewell(conn, wire.CloseRestart, wire.RestartReason(0)) })
 		return nil
 	}
 	pc.ExpireAfter(reapAfter)

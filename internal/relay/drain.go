@@ -24,7 +24,7 @@ const (
 	// not wait for a herd.
 	drainFew  = 20
 	drainEach = 1050 * time.Millisecond
-	// drainPoll is how often Drain looks whether all have gone.
+	// drainPoll is how often it is looked whether all sockets have gone.
 	drainPoll = 20 * time.Millisecond
 )
 
@@ -54,16 +54,24 @@ func (r *Relay) Drain(ctx context.Context) error {
 		// Its machine is back by then, or nearly.
 		m.Self().End(wire.CloseRestart, left(of[m.Key()]+drainBase))
 	}
+	if err := r.settle(ctx); err != nil {
+		return fmt.Errorf("drain: %w", err)
+	}
+	r.log.Info("drained", "machines", len(agents), "took", time.Since(began))
+	return nil
+}
+
+// settle waits until every socket that was told to go has gone.
+func (r *Relay) settle(ctx context.Context) error {
 	tick := time.NewTicker(drainPoll)
 	defer tick.Stop()
 	for r.axes.Count(axes.Control)+r.axes.Count(axes.Device)+r.axes.Count(axes.Agent) > 0 {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("drain: %w", context.Cause(ctx))
+			return context.Cause(ctx)
 		case <-tick.C:
 		}
 	}
-	r.log.Info("drained", "machines", len(agents), "took", time.Since(began))
 	return nil
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/internal/engine"
+	"holdfast/internal/park"
 	"holdfast/internal/relay/axes"
 	"holdfast/internal/relay/gate"
 	"holdfast/internal/relay/handshake"
@@ -88,6 +89,10 @@ type Options struct {
 	Keepalive time.Duration
 	// ControlKeepalive is the same for control connections; zero means never.
 	ControlKeepalive time.Duration
+	// Goroutines parks each control connection with a goroutine of its own, as
+	// is done for TLS and on systems without epoll anyway: for virtual time, in
+	// which nothing may wait in a system call.
+	Goroutines bool
 }
 
 // Relay serves agents and devices. It is safe for concurrent use.
@@ -112,9 +117,12 @@ type Relay struct {
 	// ctx ends with Close; every goroutine of the Relay heeds it, and wg waits.
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
-	wg       sync.WaitGroup
 	draining atomic.Bool
 	closing  sync.Once
+
+	wgMu   sync.Mutex
+	closed bool // nothing is added to wg any more
+	wg     sync.WaitGroup
 }
 
 // New makes a Relay and starts to follow the store's changes. Close ends it.
@@ -171,7 +179,7 @@ func New(o Options) (*Relay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a relay: %w", err)
 	}
-	if r.controls, err = newControls(r, o.ControlKeepalive); err != nil {
+	if r.controls, err = newControls(r, park.Options{Goroutines: o.Goroutines}, o.ControlKeepalive); err != nil {
 		return nil, fmt.Errorf("make a relay: %w", err)
 	}
 	if o.Metrics != nil {
@@ -333,13 +341,27 @@ func (r *Relay) serveReady(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// background runs f in a goroutine that Close waits for.
-func (r *Relay) background(f func()) {
+// background runs f in a goroutine that Close waits for. It is false, and f does
+// not run, once Close waits: a request may still be in its handler then.
+func (r *Relay) background(f func()) bool {
+	r.wgMu.Lock()
+	defer r.wgMu.Unlock()
+	if r.closed {
+		return false
+	}
 	r.wg.Add(1)
 	go func() {
 		defer r.wg.Done()
 		f()
 	}()
+	return true
+}
+
+// own is background for what a connection is handed to.
+func (r *Relay) own(conn net.Conn, f func()) {
+	if !r.background(f) {
+		_ = conn.Close() // whoever is closing has nothing to say to it
+	}
 }
 
 // stillGood asks the store again about a socket that is in the axes by now. A
@@ -496,7 +518,8 @@ func (r *Relay) tick() {
 	}
 }
 
-// Close ends every connection with 1012 and everything that runs, and waits.
+// Close ends every connection with 1012 and everything that runs, and waits:
+// for at most about two seconds on peers that do not hang up.
 func (r *Relay) Close() error {
 	r.closing.Do(func() {
 		r.draining.Store(true)
@@ -504,12 +527,18 @@ func (r *Relay) Close() error {
 		for role := range axes.Roles {
 			axes.EndAll(r.axes.OfRole(role), wire.CloseRestart, wire.RestartReason(0))
 		}
-		r.cancel(errors.New("the relay is closing"))
-		r.controls.close()
-		r.wg.Wait()
 		ctx, cancel := context.WithTimeout(context.Background(), wire.DrainTimeout)
 		defer cancel()
-		r.gate.Flush(ctx)
+		_ = r.settle(ctx) // whoever stays is dropped now
+		r.cancel(errors.New("the relay is closing"))
+		r.controls.close()
+		r.wgMu.Lock()
+		r.closed = true
+		r.wgMu.Unlock()
+		r.wg.Wait()
+		flush, cancel := context.WithTimeout(context.Background(), wire.DrainTimeout)
+		defer cancel()
+		r.gate.Flush(flush)
 	})
 	return nil
 }

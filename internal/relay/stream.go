@@ -91,7 +91,7 @@ func (r *Relay) serveConnect(w http.ResponseWriter, req *http.Request, hs handsh
 	}
 	// Ends when the stream does, which Close brings about and waits for.
 	r.gate.Touch(t, req)
-	r.background(func() { s.run(conn, head, t) })
+	r.own(conn, func() { s.run(conn, head, t) })
 	return nil
 }
 
@@ -256,7 +256,7 @@ func (r *Relay) serveAgentData(w http.ResponseWriter, req *http.Request, hs hand
 		return nil
 	}
 	if !r.dials.Give(d, waiting.Answer{Conn: conn, Head: head, Token: t}) {
-		r.background(func() { r.part(conn, wire.CloseGoingAway, "the device has gone") })
+		r.own(conn, func() { r.part(conn, wire.CloseGoingAway, "the device has gone") })
 	}
 	return nil
 }

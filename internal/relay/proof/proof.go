@@ -63,9 +63,9 @@ type Options struct {
 	Greeting func(k engine.Key) Greeting
 	// Count is told of each result.
 	Count func(reachable bool)
-	// Background runs f in a goroutine that the owner waits for; Context ends
-	// what f does.
-	Background func(f func())
+	// Background runs f in a goroutine that the owner waits for, or reports
+	// that it does so no more; Context ends what f does.
+	Background func(f func()) bool
 	Context    context.Context
 }
 
@@ -188,25 +188,31 @@ func (p *Prover) prove(k engine.Key, service wire.ServiceName) <-chan struct{} {
 	running := make(chan struct{})
 	e.started, e.running = now, running
 	// Ends by the dial's time-out or with Context.
-	p.Background(func() {
+	if !p.Background(func() {
 		defer close(running)
 		p.slots <- struct{}{} // whoever holds one ends by its time-out
 		err := p.dialBanner(k, service)
 		<-p.slots
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		e.running, e.service = nil, service
-		if err == nil {
-			e.proven, e.since, e.reason = time.Now(), time.Time{}, ""
+		e.running = nil
+		switch {
+		case errors.Is(err, engine.ErrNoHolder):
+			e.started = time.Time{} // it has just gone, which shows nothing of its service
+		case err == nil:
+			e.service, e.proven, e.since, e.reason = service, time.Now(), time.Time{}, ""
 			p.Count(true)
-			return
+		default:
+			if e.since.IsZero() {
+				e.since = time.Now()
+			}
+			e.service, e.reason = service, wire.CleanReason(err.Error())
+			p.Count(false)
 		}
-		if e.since.IsZero() {
-			e.since = time.Now()
-		}
-		e.reason = wire.CleanReason(err.Error())
-		p.Count(false)
-	})
+	}) {
+		e.running = nil
+		return nil
+	}
 	return running
 }
 
@@ -245,9 +251,6 @@ func (p *Prover) dialBanner(k engine.Key, service wire.ServiceName) error {
 		}
 	}()
 	err := p.Router.Deliver(ctx, k, wire.Message{Op: wire.OpDial, ConnID: d.ID, Service: service, Proto: wire.SubprotocolV1})
-	if errors.Is(err, engine.ErrNoHolder) {
-		return errors.New(wire.ReasonOffline)
-	}
 	if err != nil {
 		return err
 	}
