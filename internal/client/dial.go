@@ -178,6 +178,8 @@ func diagnoseRefusal(r *wsconn.Refusal, at func(error, string, bool) *Failure) *
 		return at(r, doUpdate, true)
 	case wire.RefusalUnavailable:
 		return at(r, doWait, false)
+	case wire.RefusalSyntax:
+		return at(r, "let the proxy in front of the relay pass Upgrade and Connection on, or update holdfast", false)
 	}
 	return at(r, "", false)
 }

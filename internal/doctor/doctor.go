@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -161,7 +162,7 @@ func (w *walk) run(ctx context.Context) {
 	}
 	defer s.CloseNow()
 	// The reader runs from here on: pings need one, and the banner comes when
-	// the dial-back has worked. Ends with the stream; its result is awaited.
+	// the dial-back has worked. Both end with the stream and are awaited.
 	type result struct {
 		banner string
 		err    error
@@ -177,6 +178,7 @@ func (w *walk) run(ctx context.Context) {
 			err = over
 		}
 		read <- result{b, err, time.Since(opened)}
+		_, _ = io.Copy(io.Discard, s) // the pong may come behind the banner
 	}()
 	if !w.ping(ctx, s) {
 		return
@@ -233,16 +235,21 @@ func (w *walk) dial(ctx context.Context) (*wsconn.Stream, bool) {
 	return nil, false
 }
 
+// ping asks the relay's WebSocket layer. A relay that waits for the machine may
+// answer only when the dial is over, one way or the other.
 func (w *walk) ping(ctx context.Context, s *wsconn.Stream) bool {
-	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	ctx, cancel := context.WithTimeout(ctx, wire.DialTimeout+pingTimeout)
 	defer cancel()
 	start := time.Now()
 	took, err := s.Ping(ctx)
+	if err != nil && ctx.Err() == nil {
+		<-s.Done() // the connection ended: its reader is about to say how
+	}
 	var closed *wsconn.CloseError
 	switch {
 	case err == nil:
 		w.ok(Ping, took, "")
-	case errors.As(err, &closed) && closed.Cause == nil:
+	case errors.As(s.Err(), &closed) && closed.Cause == nil:
 		// A close frame came first: that is an answer too.
 		w.ok(Ping, time.Since(start), "the relay answered with a close")
 	default:
