@@ -60,15 +60,19 @@ func (c *Conn) queue(op frame.Opcode, payload []byte) error {
 	if len(c.out)+len(payload)+frame.MaxHeaderBytes > c.lot.opt.MaxQueue {
 		return ErrFull
 	}
-	c.append(frame.AppendFrame(c.out, op, payload))
+	if c.encrypted() {
+		c.encrypt(frame.AppendFrame(nil, op, payload))
+	} else {
+		c.append(frame.AppendFrame(c.out, op, payload))
+	}
+	c.writeSoon()
 	return nil
 }
 
-// append sets out, which has grown, and has it written. mu is held.
+// append sets out, which has grown. mu is held.
 func (c *Conn) append(out []byte) {
 	c.lot.held.Add(int64(len(out) - len(c.out)))
 	c.out = out
-	c.writeSoon()
 }
 
 // taken notes that n bytes of out were written. mu is held.
@@ -95,7 +99,12 @@ func (c *Conn) beginClose(code wire.CloseCode, reason string) bool {
 	}
 	c.state = closing
 	c.dropAfter(c.lot.opt.CloseTimeout, End{Code: code, Reason: frame.CutReason(reason)})
-	c.append(frame.AppendClose(c.out, uint16(code), reason))
+	if c.encrypted() {
+		c.encrypt(frame.AppendClose(nil, uint16(code), reason))
+	} else {
+		c.append(frame.AppendClose(c.out, uint16(code), reason))
+	}
+	c.writeSoon()
 	return true
 }
 
@@ -109,10 +118,13 @@ func (c *Conn) ExpireAfter(d time.Duration) {
 	c.lot.wheel.set(c, d)
 }
 
-// Form names the way this connection waits: "epoll" or "goroutine".
+// Form names the way this connection waits: "epoll", "epoll-tls" or "goroutine".
 func (c *Conn) Form() string {
-	if c.waiter != nil {
+	switch {
+	case c.waiter != nil:
 		return "goroutine"
+	case c.encrypted():
+		return "epoll-tls"
 	}
 	return "epoll"
 }

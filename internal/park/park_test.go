@@ -3,9 +3,15 @@ package park
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -115,12 +121,57 @@ func tcpPair(t *testing.T) (server, client net.Conn) {
 	return server, client
 }
 
+// tlsConfig is a server's, with a certificate made for the test.
+var tlsConfig = sync.OnceValue(func() *tls.Config {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		panic(err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+})
+
+// tlsPair makes a pair over a listener that wraps a plain one.
+func tlsPair(wrap func(net.Listener, *tls.Config) net.Listener) func(t *testing.T) (server, client net.Conn) {
+	return func(t *testing.T) (server, client net.Conn) {
+		t.Helper()
+		plain, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := wrap(plain, tlsConfig())
+		defer l.Close()
+		dialed := make(chan error, 1)
+		go func() {
+			var err error
+			client, err = tls.Dial("tcp", plain.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+			dialed <- err
+		}()
+		if server, err = l.Accept(); err != nil {
+			t.Fatal(err)
+		}
+		if err := server.(*tls.Conn).Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-dialed; err != nil {
+			t.Fatal(err)
+		}
+		return server, client
+	}
+}
+
 func memPair(*testing.T) (server, client net.Conn) { return memnet.Pipe() }
 
 var forms = []form{
 	{"goroutine over memnet", Options{Goroutines: true}, memPair, "goroutine"},
 	{"goroutine over TCP", Options{Goroutines: true}, tcpPair, "goroutine"},
+	{"goroutine over TLS", Options{}, tlsPair(tls.NewListener), "goroutine"},
 	{"epoll over TCP", Options{}, tcpPair, "epoll"},
+	{"epoll over TLS", Options{}, tlsPair(NewListener), "epoll-tls"},
 }
 
 // bench is one parked connection and its peer.
@@ -545,7 +596,7 @@ func TestWithTheAgentsLibrary(t *testing.T) {
 			}
 			defer lot.Close()
 			rec := newRecorder()
-			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				conn, rw, _, err := ws.UpgradeHTTP(r, w)
 				if err != nil {
 					t.Error(err)
@@ -557,9 +608,21 @@ func TestWithTheAgentsLibrary(t *testing.T) {
 				}
 			}))
 			defer srv.Close()
+			url, client := "http://", http.DefaultClient
+			switch form.name {
+			case "goroutine over TLS":
+				srv.Listener = tls.NewListener(srv.Listener, tlsConfig())
+			case "epoll over TLS":
+				srv.Listener = NewListener(srv.Listener, tlsConfig())
+			}
+			if strings.Contains(form.name, "TLS") {
+				transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+				url, client = "https://", &http.Client{Transport: transport}
+			}
+			srv.Start()
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 			defer cancel()
-			c, _, err := websocket.Dial(ctx, srv.URL, nil)
+			c, _, err := websocket.Dial(ctx, url+srv.Listener.Addr().String(), &websocket.DialOptions{HTTPClient: client})
 			if err != nil {
 				t.Fatal(err)
 			}

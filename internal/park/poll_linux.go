@@ -1,6 +1,7 @@
 package park
 
 import (
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -35,8 +36,10 @@ type parked struct {
 	reader *frame.Reader
 	// leaving is set once the connection is closing; guarded by Conn.mu.
 	leaving *leaving
-	fd      int32
-	slot    int32
+	// secure is set for TLS.
+	secure *secure
+	fd     int32
+	slot   int32
 	// waitOut says that epoll waits for the socket to take more; guarded by
 	// Conn.mu.
 	waitOut bool
@@ -153,10 +156,19 @@ func (p *poller) wakeUp() {
 	unix.Write(p.wake, one[:])
 }
 
-// park takes the descriptor of a plain TCP socket out of the runtime. It returns
-// neither connection nor error for any other kind of net.Conn.
+// park takes the descriptor of a TCP socket, plain or under the TLS of a listener
+// of ours, out of the runtime. It returns neither connection nor error for any
+// other kind of net.Conn.
 func (ps *pollers) park(conn net.Conn, pending []byte, h Handler) (*Conn, error) {
+	var sec *secure
 	tcp, ok := conn.(*net.TCPConn)
+	if t, is := conn.(*tls.Conn); is {
+		s, ours := t.NetConn().(*socket)
+		if !ours || s.TCPConn == nil {
+			return nil, nil
+		}
+		tcp, ok, sec = s.TCPConn, true, &secure{t, s}
+	}
 	if !ok {
 		return nil, nil
 	}
@@ -165,15 +177,22 @@ func (ps *pollers) park(conn net.Conn, pending []byte, h Handler) (*Conn, error)
 		return nil, fmt.Errorf("park a connection: %w", err)
 	}
 	p := ps.list[int(ps.next.Add(1))%len(ps.list)]
-	c := &Conn{lot: ps.lot, handler: h, parked: parked{poller: p, fd: int32(fd)}}
+	c := &Conn{lot: ps.lot, handler: h, parked: parked{poller: p, secure: sec, fd: int32(fd)}}
 	if err := p.admit(c); err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("park a connection: %w", err)
 	}
 	// Only the descriptor of our own is left: the runtime forgets the socket.
 	tcp.Close()
+	if sec != nil {
+		sec.sock.fd, sec.sock.TCPConn = fd, nil
+	}
 	if len(pending) > 0 {
 		p.feed(c, frame.NewReader(ps.lot.opt.MaxMessage), pending)
+	}
+	if sec != nil {
+		// crypto/tls may hold records that it has read already.
+		p.feedBuffered(c)
 	}
 	p.begin(c)
 	return c, nil
@@ -262,6 +281,9 @@ func (c *Conn) watch(gen int32) {
 		c.poller.ask(c, lost(err))
 	}
 }
+
+// encrypted reports whether what is queued must go through crypto/tls.
+func (c *Conn) encrypted() bool { return c.secure != nil }
 
 // gen is the generation of c's slot.
 func (p *poller) gen(c *Conn) int32 {
@@ -361,6 +383,10 @@ func (p *poller) serve(c *Conn, events uint32) {
 	if events&^unix.EPOLLOUT == 0 {
 		return
 	}
+	if c.secure != nil {
+		p.readTLS(c)
+		return
+	}
 	n, err := unix.Read(int(c.fd), p.buf[:])
 	switch {
 	case err == unix.EAGAIN || err == unix.EINTR:
@@ -369,15 +395,21 @@ func (p *poller) serve(c *Conn, events uint32) {
 		p.drop(c, lost(fmt.Errorf("read from a parked connection: %w", err)))
 	case n == 0:
 		p.drop(c, lost(io.EOF))
-	case c.discard:
-	case c.reader != nil:
-		p.feed(c, c.reader, p.buf[:n])
-	default:
-		r := p.spare
-		p.feed(c, r, p.buf[:n])
-		if c.reader == r || c.discard {
-			p.spare = frame.NewReader(p.lot.opt.MaxMessage)
-		}
+	case !c.discard:
+		p.feedAny(c, p.buf[:n])
+	}
+}
+
+// feedAny feeds c by the reader it has, or else by the spare one.
+func (p *poller) feedAny(c *Conn, b []byte) {
+	if c.reader != nil {
+		p.feed(c, c.reader, b)
+		return
+	}
+	r := p.spare
+	p.feed(c, r, b)
+	if c.reader == r || c.discard {
+		p.spare = frame.NewReader(p.lot.opt.MaxMessage)
 	}
 }
 

@@ -17,5 +17,7 @@ func newPollers(*Lot) (*pollers, error) { return nil, nil }
 func (p *pollers) park(net.Conn, []byte, Handler) (*Conn, error) { return nil, nil }
 func (p *pollers) close()                                        {}
 
+func (c *Conn) encrypted() bool                    { return false }
+func (c *Conn) encrypt([]byte)                     {}
 func (c *Conn) writeParked()                       {}
 func (c *Conn) dropParkedAfter(time.Duration, End) {}
