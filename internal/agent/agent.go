@@ -360,6 +360,17 @@ func (a *Agent) Wake() {
 	}
 }
 
+// Retry is a person's act: it asks at once, also while the relay is left alone
+// for an hour after a terminal answer. A live connection is left alone.
+func (a *Agent) Retry() {
+	a.mu.Lock()
+	running := a.ctx != nil && !a.stopping
+	a.mu.Unlock()
+	if running {
+		a.apply(func(now liveness.Instant) liveness.Action { return a.funnel.Start(now) })
+	}
+}
+
 // farewell ends all connections in an orderly way.
 func (a *Agent) farewell() {
 	a.mu.Lock()
@@ -372,7 +383,7 @@ func (a *Agent) farewell() {
 	a.mu.Unlock()
 	var closing sync.WaitGroup
 	if live != nil {
-		closing.Go(func() { live.conn.CloseWith(wire.CloseGoingAway, "agent stops") })
+		closing.Go(func() { live.conn.CloseSoon(wire.CloseGoingAway, "agent stops") })
 	}
 	for _, s := range streams {
 		closing.Go(func() { s.end(wire.CloseGoingAway, "agent stops") })

@@ -60,7 +60,7 @@ func (s *stream) end(code wire.CloseCode, reason string) {
 	conn := s.conn
 	s.a.mu.Unlock()
 	if conn != nil {
-		conn.CloseWith(code, reason)
+		conn.CloseSoon(code, reason)
 	}
 	s.cancel(errors.New(reason))
 }
@@ -80,7 +80,7 @@ func (a *Agent) endDevice(device string) {
 	a.mu.Unlock()
 	for _, s := range found {
 		// Side by side: a peer that takes nothing must not keep the next one open.
-		a.work.Go(func() { s.end(wire.CloseUnauthorized, "device revoked") }) // ends within CloseWith's limits
+		a.work.Go(func() { s.end(wire.CloseUnauthorized, "device revoked") }) // ends within CloseSoon's limits
 	}
 }
 

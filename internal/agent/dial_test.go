@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -428,6 +429,88 @@ func TestServiceIsConnectedBeforeTheDialBack(t *testing.T) {
 		<-done
 		synctest.Wait()
 	})
+}
+
+// TestHundredsOfStreamsComeAndGo over real sockets: orderly, aborted by the
+// relay, ended by the service, refused. Nothing is left.
+func TestHundredsOfStreamsComeAndGo(t *testing.T) {
+	relay := newLoopbackRelay(t)
+	service, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var services sync.WaitGroup
+	services.Go(func() {
+		for {
+			c, err := service.Accept()
+			if err != nil {
+				return
+			}
+			services.Go(func() {
+				defer c.Close()
+				b := make([]byte, 1)
+				for {
+					if _, err := c.Read(b); err != nil || b[0] == 'q' {
+						return
+					}
+					c.Write(b)
+				}
+			})
+		}
+	})
+	const rounds = 400
+	ended := make(chan struct{}, rounds)
+	kinds := map[wire.ConnID]int{}
+	var dials []wire.Message
+	for i := range rounds {
+		m := wire.Message{ConnID: connID(), Device: fmt.Sprint(i % 7)}
+		if i%4 == 3 {
+			m.Service = "none"
+		}
+		kinds[m.ConnID] = i % 4
+		dials = append(dials, m)
+	}
+	relay.data = func(id wire.ConnID, c *websocket.Conn, _ *http.Request) {
+		defer func() { ended <- struct{}{} }()
+		ctx := context.Background()
+		c.Write(ctx, websocket.MessageBinary, []byte("x"))
+		if _, b, err := c.Read(ctx); err != nil || string(b) != "x" {
+			t.Errorf("echo: %q, %v", b, err)
+		}
+		switch kinds[id] {
+		case 0:
+			c.Close(websocket.StatusNormalClosure, "")
+		case 1:
+			// returns: a hard close
+		case 2:
+			c.Write(ctx, websocket.MessageBinary, []byte("q"))
+			if _, _, err := c.Read(ctx); websocket.CloseStatus(err) != 1000 {
+				t.Errorf("the service's end arrived as %v", err)
+			}
+		}
+	}
+	refused := dialOnce(t, relay, dials...)
+	o := relay.options()
+	o.SSHD = service.Addr().String()
+	a := relay.run(o)
+	for range rounds * 3 / 4 {
+		<-ended
+	}
+	for range rounds / 4 {
+		if m := <-refused; m.Code != 4404 {
+			t.Errorf("refused with %+v", m)
+		}
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for a.Status().Streams > 0 && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := a.Status().Streams; n != 0 {
+		t.Errorf("%d streams are left", n)
+	}
+	a.stop()
+	service.Close()
+	services.Wait()
 }
 
 func TestNodeIsFollowedUnderTheRelaysNameOverTLS(t *testing.T) {

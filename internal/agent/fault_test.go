@@ -31,7 +31,8 @@ func (r *fakeRelay) behind(o *Options) *faultproxy.Proxy {
 // TestFaultsOfTheControlPath: the fault meets the first connection only; the
 // agent is back within its bound, and not before the fault can be known.
 func TestFaultsOfTheControlPath(t *testing.T) {
-	const first = 30 * time.Second // when late faults come: after the first pong
+	// When late faults come: after the first pong, and 2 s after a protocol ping.
+	const first = 32 * time.Second
 	tests := []struct {
 		name  string
 		armed []faultproxy.Fault // from the start of the connection
@@ -55,7 +56,7 @@ func TestFaultsOfTheControlPath(t *testing.T) {
 		{name: "cut", late: []faultproxy.Fault{faultproxy.Cut(faultproxy.Both)}, pong: true, bound: first},
 		{name: "finish", late: []faultproxy.Fault{faultproxy.Finish(faultproxy.Down)}, pong: true, bound: first},
 		// A relay that never pongs: the TCP path alone is judged, all the time.
-		{name: "stall, no pong", late: []faultproxy.Fault{faultproxy.Stall(faultproxy.Both)}, bound: first + 10*time.Second},
+		{name: "stall, no pong", late: []faultproxy.Fault{faultproxy.Stall(faultproxy.Both)}, bound: 55 * time.Second},
 		{name: "cut, no pong", late: []faultproxy.Fault{faultproxy.Cut(faultproxy.Both)}, bound: first},
 	}
 	for _, tt := range tests {

@@ -348,6 +348,33 @@ func TestTerminalAnswersAreAskedAgainHourly(t *testing.T) {
 	}
 }
 
+func TestRetryDoesNotWaitForTheHour(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		relay := newRelay(t)
+		relay.refuse = func(n int, w http.ResponseWriter, r *http.Request) bool {
+			return n == 1 && answer(401, wire.RefusalTokenExpired)(n, w, r)
+		}
+		relay.control = func(_ int, p *peer) { p.live() }
+		a := relay.run(relay.options())
+		time.Sleep(time.Minute)
+		a.Wake() // no person's act: the network changed
+		time.Sleep(time.Minute)
+		if n := len(relay.seen()); n != 1 {
+			t.Errorf("%d attempts after a wake", n)
+		}
+		a.Retry()
+		time.Sleep(time.Second)
+		if s := a.Status(); s.Refused || !s.Proven {
+			t.Errorf("status is %+v", s)
+		}
+		a.Retry()
+		time.Sleep(time.Second)
+		if n := len(relay.seen()); n != 2 {
+			t.Errorf("%d attempts: a live connection was replaced", n)
+		}
+	})
+}
+
 func TestTerminalCloseCodesAreAskedAgainHourly(t *testing.T) {
 	for _, code := range []websocket.StatusCode{1008, 4000, 4001, 4401, 4403, 4404, 4426, 4410, 4099} {
 		bubble(t, func(t *testing.T) {

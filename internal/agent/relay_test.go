@@ -28,7 +28,8 @@ const relayAddr = "127.0.0.1:7700"
 // connection's goroutine, and the connection is closed hard when they return.
 type fakeRelay struct {
 	t      *testing.T
-	net    *memnet.Net
+	net    *memnet.Net // nil on a real socket
+	addr   string
 	server *http.Server
 	served chan error
 	start  time.Time
@@ -62,11 +63,26 @@ type peer struct {
 
 func newRelay(t *testing.T) *fakeRelay {
 	t.Helper()
-	r := &fakeRelay{t: t, net: memnet.New(), served: make(chan error, 1), start: time.Now()}
-	l, err := r.net.Listen(relayAddr)
+	n := memnet.New()
+	l, err := n.Listen(relayAddr)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serveRelay(t, n, l)
+}
+
+// newLoopbackRelay listens on a real socket.
+func newLoopbackRelay(t *testing.T) *fakeRelay {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return serveRelay(t, nil, l)
+}
+
+func serveRelay(t *testing.T, n *memnet.Net, l net.Listener) *fakeRelay {
+	r := &fakeRelay{t: t, net: n, addr: l.Addr().String(), served: make(chan error, 1), start: time.Now()}
 	r.server = &http.Server{Handler: r}
 	go func() { r.served <- r.server.Serve(l) }()
 	t.Cleanup(func() {
@@ -183,15 +199,17 @@ func (p *peer) send(m wire.Message) {
 
 // options are those of an agent whose services are in the relay's network too.
 func (r *fakeRelay) options() Options {
-	return Options{
-		Relay:       &url.URL{Scheme: "http", Host: relayAddr},
-		Machine:     "mini",
-		Token:       func(context.Context) (wire.Token, error) { return testToken, nil },
-		Version:     "1.2.3",
-		SSHD:        "127.0.0.1:22",
-		DialContext: r.net.DialContext,
-		DialService: r.net.DialContext,
+	o := Options{
+		Relay:   &url.URL{Scheme: "http", Host: r.addr},
+		Machine: "mini",
+		Token:   func(context.Context) (wire.Token, error) { return testToken, nil },
+		Version: "1.2.3",
+		SSHD:    "127.0.0.1:22",
 	}
+	if r.net != nil {
+		o.DialContext, o.DialService = r.net.DialContext, r.net.DialContext
+	}
+	return o
 }
 
 var testToken = wire.NewToken()

@@ -54,9 +54,10 @@ type conn struct {
 	mu   sync.Mutex
 	err  error         // why the connection ended; the first one stays
 	over chan struct{} // closed with err set
-	// parting is closed when a goodbye that the reader has begun has left; nil
-	// where there is none.
-	parting chan struct{}
+	// bye is closed when the close frame that this side has begun to send is
+	// dealt with; nil where there is none. Who finds the connection over waits for
+	// it: a code that says what was wrong must not be cut off.
+	bye chan struct{}
 }
 
 // start begins to judge. cfg must stay unchanged; the dial has judged the
@@ -252,26 +253,46 @@ func (c *conn) CloseWith(code wire.CloseCode, reason string) {
 	c.closeBy(code, reason, flushTimeout)
 }
 
-func (c *conn) closeBy(code wire.CloseCode, reason string, flush time.Duration) {
-	if !c.end(ErrClosed) {
-		// The other side, the judge or another caller was first; what waits to go
-		// out does so by itself, within the link's limits.
-		c.mu.Lock()
-		parting := c.parting
-		c.mu.Unlock()
-		if parting != nil {
-			<-parting // a code that says what was wrong must not be cut off
-			return
-		}
-		c.ws.CloseNow()
-		<-c.link.done
-		return
-	}
-	c.sayGoodbye(code, reason, flush)
+// CloseSoon is CloseWith that gives up a peer that takes nothing after 2 s, so
+// it returns within 4 s: for a stop that somebody waits for.
+func (c *conn) CloseSoon(code wire.CloseCode, reason string) {
+	c.closeBy(code, reason, wire.DrainTimeout)
 }
 
-// sayGoodbye is for whoever has ended the connection.
-func (c *conn) sayGoodbye(code wire.CloseCode, reason string, flush time.Duration) {
+func (c *conn) closeBy(code wire.CloseCode, reason string, flush time.Duration) {
+	if c.beginBye(ErrClosed) {
+		c.sayBye(code, reason, flush)
+		return
+	}
+	c.mu.Lock()
+	bye := c.bye
+	c.mu.Unlock()
+	if bye != nil {
+		<-bye
+		return
+	}
+	// The other side or the judge was first; what waits to go out does so by
+	// itself, within the link's limits.
+	c.ws.CloseNow()
+	<-c.link.done
+}
+
+// beginBye ends the connection for err. Who gets true must call sayBye.
+func (c *conn) beginBye(err error) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return false
+	}
+	c.err = err
+	c.bye = make(chan struct{})
+	close(c.over)
+	return true
+}
+
+// sayBye closes with a close frame.
+func (c *conn) sayBye(code wire.CloseCode, reason string, flush time.Duration) {
+	defer close(c.bye)
 	finished := make(chan struct{})
 	// Ends with the close handshake, or with abort below, and is waited for.
 	go func() {

@@ -107,11 +107,28 @@ func (j *join) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	case <-j.s.Done():
+		return j.streamEnded(ctx)
 	case <-j.inDone:
-		return j.peerEnded(ctx)
+		return j.streamEnded(ctx)
 	case <-j.outDone:
 		return j.sourceEnded(ctx)
 	}
+}
+
+// streamEnded tells an end that the peer made, after whose last byte inward
+// returns, from one that this side made, for which nobody waits.
+func (j *join) streamEnded(ctx context.Context) error {
+	var peer *CloseError
+	if err := j.s.Err(); err != nil && !errors.As(err, &peer) {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-j.inDone:
+	}
+	return j.peerEnded(ctx)
 }
 
 // sourceEnded waits for the other direction to end or to be quiet.
@@ -123,6 +140,8 @@ func (j *join) sourceEnded(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case <-j.s.Done():
+			return j.streamEnded(ctx)
 		case <-j.inDone:
 			return j.inErr
 		case <-timer.C:

@@ -235,6 +235,42 @@ func TestJoinEndsWithItsContext(t *testing.T) {
 	})
 }
 
+// TestClosingTheStreamEndsJoinAtOnce: a device that was revoked gets nothing
+// more in, however the relay takes it.
+func TestClosingTheStreamEndsJoinAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		relay := serveRaw(t, wire.SubprotocolV1, func(c net.Conn, br *bufio.Reader) {
+			for { // talks on and never answers a close
+				if _, err := c.Write([]byte{0x82, 1, 'x'}); err != nil {
+					return
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+		})
+		s := relay.stream(t, StreamOptions{})
+		a, b := memnet.Pipe()
+		defer a.Close()
+		result := make(chan error, 1)
+		go func() { result <- Join(t.Context(), s, b) }()
+		got := make(chan int, 1)
+		go func() {
+			all, _ := io.ReadAll(a)
+			got <- len(all)
+		}()
+		time.Sleep(1050 * time.Millisecond)
+		start := time.Now()
+		go s.CloseSoon(wire.CloseUnauthorized, "device revoked")
+		if n := <-got; n != 11 {
+			t.Errorf("%d bytes got in", n)
+		}
+		within(t, "the local end", time.Since(start), 0)
+		if err := <-result; !errors.Is(err, ErrClosed) {
+			t.Errorf("Join: %v", err)
+		}
+		within(t, "Join", time.Since(start), wire.DrainTimeout)
+	})
+}
+
 func TestDeadPathEndsJoin(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		quit := make(chan struct{})

@@ -134,6 +134,11 @@ func (s *Stream) Read(p []byte) (int, error) {
 			return n, s.readError(err)
 		}
 		if n > 0 {
+			// What comes after this side has closed is nobody's any more: a device
+			// that was revoked must not get another byte in.
+			if over := s.Err(); over != nil {
+				return 0, over
+			}
 			s.heard.Store(int64(time.Since(epoch)))
 			return n, nil
 		}
@@ -152,7 +157,8 @@ func (s *Stream) nextMessage() error {
 		return nil
 	}
 	if !s.compat {
-		s.refuse(wire.CloseUnsupported, "text frame in a binary stream")
+		const reason = "text frame in a binary stream"
+		s.refuse(&CloseError{Code: wire.CloseUnsupported, Reason: reason}, wire.CloseUnsupported, reason)
 		return s.Err()
 	}
 	s.text.Store(true)
@@ -179,7 +185,7 @@ func (t *tail) Read(p []byte) (int, error) {
 func (s *Stream) readError(err error) error {
 	if s.base64 != nil && (s.base64.err == nil || s.base64.err == io.EOF) {
 		s.message, s.base64 = nil, nil
-		s.bye(ErrBadText, wire.CloseInvalidData, "text is not base64")
+		s.refuse(ErrBadText, wire.CloseInvalidData, "text is not base64")
 		return s.Err()
 	}
 	err = s.broken(err)
@@ -190,29 +196,12 @@ func (s *Stream) readError(err error) error {
 }
 
 // refuse ends the stream for what the peer sent.
-func (s *Stream) refuse(code wire.CloseCode, reason string) {
-	s.bye(&CloseError{Code: code, Reason: reason}, code, reason)
-}
-
-// bye ends the stream with err and closes it without keeping the reader, who
-// found the reason, waiting.
-func (s *Stream) bye(err error, code wire.CloseCode, reason string) {
-	parting := make(chan struct{})
-	s.mu.Lock()
-	first := s.err == nil
-	if first {
-		s.err, s.parting = err, parting
-		close(s.over)
+func (s *Stream) refuse(why error, code wire.CloseCode, reason string) {
+	if s.beginBye(why) {
+		// Not here: the reader, who found it, is not to wait. Ends within the
+		// limits of CloseWith.
+		go s.sayBye(code, reason, flushTimeout)
 	}
-	s.mu.Unlock()
-	if !first {
-		return
-	}
-	// Ends within the limits of CloseWith, which waits for it.
-	go func() {
-		defer close(parting)
-		s.sayGoodbye(code, reason, flushTimeout)
-	}()
 }
 
 // Write implements net.Conn.
@@ -221,6 +210,9 @@ func (s *Stream) Write(p []byte) (int, error) {
 	defer s.writeMu.Unlock()
 	written := 0
 	for len(p) > 0 {
+		if over := s.Err(); over != nil {
+			return written, over
+		}
 		expired := s.writeBy.channel()
 		if err := s.link.waitRoom(expired); err != nil {
 			return written, s.writeError(err)
@@ -268,7 +260,8 @@ func (s *Stream) quiet() time.Duration {
 	return time.Since(epoch) - time.Duration(s.heard.Load())
 }
 
-// Close implements net.Conn: CloseWith 1000.
+// Close implements net.Conn: CloseWith 1000. As after every end that this side
+// made, a Read that waits returns when the peer has answered, with nothing.
 func (s *Stream) Close() error {
 	s.CloseWith(wire.CloseNormal, "")
 	return nil

@@ -332,6 +332,57 @@ func TestCloseGivesUpAPeerThatTakesNothing(t *testing.T) {
 	})
 }
 
+func TestCloseSoonReturnsWithin4s(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		quit := make(chan struct{})
+		relay := serveRaw(t, wire.SubprotocolV1, func(net.Conn, *bufio.Reader) { <-quit })
+		s := relay.stream(t, StreamOptions{})
+		go s.Write(make([]byte, 1<<20))
+		synctest.Wait()
+		start := time.Now()
+		s.CloseSoon(wire.CloseGoingAway, "agent stops")
+		within(t, "CloseSoon", time.Since(start), 2*wire.DrainTimeout)
+		close(quit)
+	})
+}
+
+// TestNothingIsReadAfterClose: bytes that come while the close is answered are
+// nobody's.
+func TestNothingIsReadAfterClose(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		relay := serveRaw(t, wire.SubprotocolV1, func(c net.Conn, br *bufio.Reader) {
+			for {
+				op, _, err := readFrame(br)
+				if err != nil {
+					return
+				}
+				if op == 8 {
+					c.Write([]byte{0x82, 1, 'x'})
+					time.Sleep(time.Second)
+					c.Write([]byte{0x88, 2, 3, 0xe8})
+				}
+			}
+		})
+		s := relay.stream(t, StreamOptions{})
+		read := make(chan error, 1)
+		go func() {
+			n, err := s.Read(make([]byte, 1))
+			if n != 0 {
+				t.Error("a byte was read")
+			}
+			read <- err
+		}()
+		synctest.Wait()
+		s.Close()
+		if err := <-read; !errors.Is(err, ErrClosed) {
+			t.Errorf("Read: %v", err)
+		}
+		if _, err := s.Write([]byte("x")); !errors.Is(err, ErrClosed) {
+			t.Errorf("Write: %v", err)
+		}
+	})
+}
+
 // TestCloseAnswersThePeerBehindABulkOfData checks that a close frame of the
 // peer does not cost what was already accepted for sending.
 func TestCloseAnswersThePeerBehindABulkOfData(t *testing.T) {
