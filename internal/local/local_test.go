@@ -1,0 +1,130 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"holdfast/internal/state"
+	"holdfast/internal/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func serve(t *testing.T, handle Handler) state.Dir {
+	t.Helper()
+	dir, err := state.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Serve(dir, handle, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if dir.Has(state.ControlSocket) {
+			t.Error("the socket is still there")
+		}
+	})
+	return dir
+}
+
+func TestQuestionAndAnswer(t *testing.T) {
+	at := time.Date(2026, 11, 30, 1, 2, 3, 0, time.UTC)
+	dir := serve(t, func(_ context.Context, q Request) Answer {
+		switch q.Op {
+		case OpPair:
+			return Answer{Link: "https://relay.example/#x", Expires: at}
+		case OpRevoke:
+			return Answer{Error: "no device " + q.Device, Hint: "look", Denied: true}
+		}
+		return Answer{Devices: []wire.DeviceInfo{{ID: "d-1", Name: "laptop"}}}
+	})
+	ctx := context.Background()
+	a, err := Ask(ctx, dir, Request{Op: OpPair})
+	if err != nil || a.Link != "https://relay.example/#x" || !a.Expires.Equal(at) {
+		t.Errorf("pair: %+v, %v", a, err)
+	}
+	a, err = Ask(ctx, dir, Request{Op: OpRevoke, Device: "d-9"})
+	if err != nil || a.Error != "no device d-9" || a.Hint != "look" || !a.Denied {
+		t.Errorf("revoke: %+v, %v", a, err)
+	}
+	a, err = Ask(ctx, dir, Request{Op: OpDevices})
+	if err != nil || len(a.Devices) != 1 || a.Devices[0].Name != "laptop" {
+		t.Errorf("devices: %+v, %v", a, err)
+	}
+}
+
+func TestNobodyRuns(t *testing.T) {
+	dir, err := state.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Ask(context.Background(), dir, Request{Op: OpPair}); !errors.Is(err, state.ErrNotRunning) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestGarbage sends what is no request: too long, no JSON, cut off.
+func TestGarbage(t *testing.T) {
+	dir := serve(t, func(context.Context, Request) Answer {
+		t.Error("garbage reached the handler")
+		return Answer{}
+	})
+	for _, text := range []string{"\n", "no json\n", `"text"` + "\n", strings.Repeat("x", maxRequestBytes+100) + "\n"} {
+		conn, err := dir.Dial(context.Background(), state.ControlSocket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.SetDeadline(time.Now().Add(10 * time.Second))
+		// The server may hang up before it has read an endless line.
+		_, _ = io.WriteString(conn, text)
+		b, _ := io.ReadAll(conn)
+		conn.Close()
+		if len(b) > 0 && !bytes.Contains(b, []byte(`"error"`)) {
+			t.Errorf("%.20q was answered %q", text, b)
+		}
+	}
+}
+
+// TestCloseInterrupts ends a question that is being answered.
+func TestCloseInterrupts(t *testing.T) {
+	dir, err := state.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := make(chan struct{})
+	s, err := Serve(dir, func(ctx context.Context, _ Request) Answer {
+		close(began)
+		<-ctx.Done()
+		return Answer{Error: "interrupted"}
+	}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan error, 1)
+	go func() { // ends when the server closes, waited for below
+		a, err := Ask(context.Background(), dir, Request{Op: OpMachines})
+		if err == nil && a.Error != "" {
+			err = errors.New(a.Error) // what the handler said just in time
+		}
+		asked <- err
+	}()
+	<-began
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-asked; err == nil {
+		t.Error("the question was answered although its server was closed")
+	}
+}
