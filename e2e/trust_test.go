@@ -286,8 +286,8 @@ func TestRecordedPairingIsWorthless(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
-	if resp.StatusCode != http.StatusForbidden {
-		t.Errorf("redeeming a bound link for another key: %s, want 403", resp.Status)
+	if resp.StatusCode != http.StatusNotFound {
+		t.Errorf("redeeming a bound link for another key: %s, want 404", resp.Status)
 	}
 
 	// The device's own token lets the thief knock, and no further: neither as an

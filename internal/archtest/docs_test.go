@@ -303,6 +303,10 @@ var (
 	helpFlag    = regexp.MustCompile(`--(?:\[no-\])?([a-z][a-z-]*)`)
 )
 
+// defaults are the hidden subcommands that run when a command is given none:
+// their flags are the command's own.
+var defaults = map[string]string{"agent": "run", "devices": "list"}
+
 // commandTree lists every command with its flags, from the binary's own help.
 func commandTree(t *testing.T) map[string][]string {
 	t.Helper()
@@ -310,6 +314,9 @@ func commandTree(t *testing.T) map[string][]string {
 	var walk func(prefix []string)
 	walk = func(prefix []string) {
 		text := help(t, prefix...)
+		if hidden, ok := defaults[strings.Join(prefix, " ")]; ok {
+			text += help(t, append(slices.Clone(prefix), hidden)...)
+		}
 		// Flags stand in lines of their own, by convention of the help.
 		for line := range strings.SplitSeq(text, "\n") {
 			trimmed := strings.TrimSpace(line)
