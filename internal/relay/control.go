@@ -37,30 +37,31 @@ const (
 type control struct {
 	axes.Member
 	relay    *Relay
-	conn     *park.Conn // set before the socket is in the axes
 	instance wire.Instance
 
 	mu       sync.Mutex
+	conn     *park.Conn // nil until the socket is parked
+	before   *prelude   // what comes until then
 	hello    unique.Handle[hello]
 	presence string
 	owed     int16 // revocations sent and not acknowledged
 	more     bool  // further ones wait for those
 	greeted  bool  // hello is set
-	stage    stage
-	asked    bool // a ping came before stageReady
-	pinged   bool // it has sent an application ping, so that other frames count no more
-	ended    bool // nothing is delivered any more
-	gone     bool // the socket is closed
+	pinged   bool  // it has sent an application ping, so that other frames count no more
+	ended    bool  // nothing is delivered any more
 }
 
-// stage is how far a control connection has come.
-type stage uint8
+// prelude is what happens to a control connection that holds its machine's name
+// already and has not had its 101 yet: an agent that was answered must be one
+// that can be dialled.
+type prelude struct {
+	messages [][]byte
+	code     wire.CloseCode
+	reason   string
+}
 
-const (
-	stageNew   stage = iota // not in the axes yet
-	stageHeld               // the router knows it: dials may come
-	stageReady              // its token was checked again: pings are answered
-)
+// preludeMax bounds the messages of that instant.
+const preludeMax = 64
 
 // hello is what agents of one make say alike, so that it is kept once for all.
 type hello struct {
@@ -115,7 +116,13 @@ func (cs *controls) keepAlive(every time.Duration) {
 			return
 		case <-t.C:
 			for _, m := range cs.relay.axes.OfRole(axes.Control) {
-				_ = m.Self().(*control).conn.Ping() // one that is closing needs none
+				c := m.Self().(*control)
+				c.mu.Lock()
+				conn := c.conn
+				c.mu.Unlock()
+				if conn != nil {
+					_ = conn.Ping() // one that is closing needs none
+				}
 			}
 		}
 	}
@@ -177,31 +184,38 @@ func (r *Relay) serveAgent(w http.ResponseWriter, req *http.Request, hs handshak
 	case err != nil:
 		return r.failure("claim a machine", err)
 	}
+	c := &control{relay: r, instance: wire.Instance(strings.Clone(string(hs.Instance))), before: &prelude{}}
+	c.Init(c, k.Machine, axes.Control)
+	r.axes.Add(&c.Member, t)
+	r.hold(c, epoch)
+	// Now that c is in the registry, a revocation either was seen here or closes
+	// it from there.
+	if code, reason := r.stillGood(k, t); code != 0 {
+		c.End(code, reason)
+	}
 	conn, head, err := handshake.Upgrade(w, req, hs.Selected.Protocol)
 	if err != nil {
+		c.forget()
 		return nil
 	}
 	r.gate.Touch(t, req)
-	c := &control{relay: r, instance: wire.Instance(strings.Clone(string(hs.Instance)))}
-	c.Init(c, k.Machine, axes.Control)
-	// The socket may speak from here on; before it is joined it can be told
-	// nothing but to go.
 	pc, err := r.controls.lot.Park(conn, head, c)
 	if err != nil {
+		c.forget()
 		r.own(conn, func() { handshake.Farewell(conn, wire.CloseRestart, wire.RestartReason(0)) })
 		return nil
 	}
 	pc.ExpireAfter(reapAfter)
-	c.conn = pc
-	r.axes.Add(&c.Member, t)
-	r.join(c, k, epoch, t)
+	if c.settle(pc) {
+		r.log.Info("machine connected", "account", k.Account, "machine", k.Machine, "epoch", epoch)
+		r.sendRevocations(c)
+	}
 	return nil
 }
 
-// join makes c the machine's holder, then asks about its token again: now that
-// c is in the axes, a revocation either was seen here or closes it from there.
-func (r *Relay) join(c *control, k engine.Key, epoch uint64, t engine.Token) {
-	k = c.Key() // the one copy of the names
+// hold makes c the machine's holder.
+func (r *Relay) hold(c *control, epoch uint64) {
+	k := c.Key() // the one copy of the names
 	before, err := r.router.Hold(k, epoch, c)
 	switch {
 	case errors.Is(err, engine.ErrStaleAttempt):
@@ -216,33 +230,40 @@ func (r *Relay) join(c *control, k engine.Key, epoch uint64, t engine.Token) {
 		r.metrics.replaced.Inc()
 		old.End(wire.CloseReplaced, wire.ReplacedReason(c.instance))
 	}
-	c.advance(stageHeld)
-	if code, reason := r.stillGood(k, t); code != 0 {
-		c.End(code, reason)
-	}
-	ended, asked, gone := c.advance(stageReady)
+	c.mu.Lock()
+	ended := c.ended
+	c.mu.Unlock()
 	if ended {
 		r.router.Release(k, c) // End may have come before Hold
 	}
-	if gone {
-		r.axes.Remove(&c.Member)
-	}
-	if ended {
-		return
-	}
-	if asked {
-		c.pong()
-	}
-	r.log.Info("machine connected", "account", k.Account, "machine", k.Machine, "epoch", epoch)
-	r.sendRevocations(c)
 }
 
-// advance moves c to a stage and says what came meanwhile.
-func (c *control) advance(to stage) (ended, asked, gone bool) {
+// settle gives c its parked socket and does what waited for that. It is false
+// where that was the end.
+func (c *control) settle(pc *park.Conn) bool {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.stage = to
-	return c.ended, c.asked, c.gone
+	before, ended := c.before, c.ended
+	c.conn, c.before = pc, nil
+	// Under the lock, so that nothing overtakes what came before.
+	for _, b := range before.messages {
+		if pc.Send(b) != nil {
+			break // closed: Closed knows
+		}
+	}
+	c.mu.Unlock()
+	if before.code != 0 {
+		pc.Close(before.code, before.reason)
+	}
+	return !ended
+}
+
+// forget takes c out of the registry: its socket is gone, or never came.
+func (c *control) forget() {
+	c.mu.Lock()
+	c.ended = true
+	c.mu.Unlock()
+	c.relay.router.Release(c.Key(), c)
+	c.relay.axes.Remove(&c.Member)
 }
 
 // winner is the instance that holds a machine by the store's word.
@@ -289,12 +310,32 @@ func (c *control) Deliver(m wire.Message) error {
 	if err != nil {
 		return err
 	}
-	err = c.conn.Send(b)
+	conn, err := c.queue(b)
+	if conn == nil {
+		return err
+	}
+	err = conn.Send(b)
 	if errors.Is(err, park.ErrFull) {
 		// An agent that does not read cannot be dialled either.
 		c.End(wire.CloseInternal, "the agent does not read")
 	}
 	return err
+}
+
+// queue keeps b while there is no socket yet, or gives the socket to send it on.
+func (c *control) queue(b []byte) (*park.Conn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.ended:
+		return nil, park.ErrClosed
+	case c.conn != nil:
+		return c.conn, nil
+	case len(c.before.messages) >= preludeMax:
+		return nil, park.ErrFull
+	}
+	c.before.messages = append(c.before.messages, b)
+	return nil, nil
 }
 
 // pong answers the application round trip: from Deliver, and only if this very
@@ -313,8 +354,11 @@ func (c *control) pong() {
 // End implements axes.Ender: the name is lost at once, the rest takes its time.
 func (c *control) End(code wire.CloseCode, reason string) {
 	c.mu.Lock()
-	ended := c.ended
+	ended, conn := c.ended, c.conn
 	c.ended = true
+	if !ended && conn == nil {
+		c.before.code, c.before.reason = code, reason
+	}
 	c.mu.Unlock()
 	if ended {
 		return
@@ -323,7 +367,9 @@ func (c *control) End(code wire.CloseCode, reason string) {
 	c.relay.router.Release(k, c)
 	c.relay.metrics.closed(code)
 	c.relay.log.Info("machine's control connection ended", "account", k.Account, "machine", k.Machine, "verdict", reason, "code", code)
-	c.conn.Close(code, reason)
+	if conn != nil {
+		conn.Close(code, reason)
+	}
 }
 
 // Message implements park.Handler.
@@ -359,12 +405,8 @@ func (c *control) text(payload []byte) {
 	case wire.OpPing:
 		c.mu.Lock()
 		c.pinged = true
-		c.asked = c.stage < stageReady
-		asked := c.asked
 		c.mu.Unlock()
-		if !asked {
-			c.pong()
-		}
+		c.pong()
 	case wire.OpHello:
 		h := unique.Make(hello{
 			version:  wire.CleanReason(m.Version),
@@ -377,12 +419,6 @@ func (c *control) text(payload []byte) {
 	case wire.OpRefuse:
 		c.refused(m)
 	case wire.OpRevoked:
-		c.mu.Lock()
-		early := c.stage < stageReady
-		c.mu.Unlock()
-		if early {
-			return // it has been sent no revoke
-		}
 		select {
 		case c.relay.controls.acks <- ack{c, engine.Revocation{Device: m.Device, Key: m.Key}}:
 		default:
@@ -393,12 +429,6 @@ func (c *control) text(payload []byte) {
 
 // refused ends a dial that this machine was sent.
 func (c *control) refused(m wire.Message) {
-	c.mu.Lock()
-	early := c.stage < stageHeld
-	c.mu.Unlock()
-	if early {
-		return // it has been sent no dial
-	}
 	d := c.relay.dials.Take(m.ConnID, c.Key())
 	if d == nil {
 		return // too late, or never its own
@@ -462,16 +492,11 @@ func (c *control) Expired(*park.Conn) {
 // Closed implements park.Handler.
 func (c *control) Closed(_ *park.Conn, e park.End) {
 	c.mu.Lock()
-	ended, joining := c.ended, c.stage < stageReady
-	c.ended, c.gone = true, true
+	ended := c.ended
 	c.mu.Unlock()
-	if joining {
-		return // join is at work, and looks when it is done
-	}
-	k := c.Key()
-	c.relay.router.Release(k, c)
-	c.relay.axes.Remove(&c.Member)
+	c.forget()
 	if !ended {
+		k := c.Key()
 		c.relay.log.Info("machine disconnected", "account", k.Account, "machine", k.Machine, "code", e.Code, "err", e.Err)
 	}
 }
