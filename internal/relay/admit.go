@@ -47,7 +47,7 @@ func (r *Relay) accept(w http.ResponseWriter, req *http.Request, protocol string
 	if err != nil {
 		return
 	}
-	r.metrics.closed(code)
+	r.meter.Closed(code)
 	r.own(conn, func() { handshake.Farewell(conn, code, reason) })
 }
 

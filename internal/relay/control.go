@@ -100,11 +100,6 @@ func newControls(r *Relay, o park.Options, keepalive time.Duration) (*controls, 
 
 func (cs *controls) close() { cs.lot.Close() }
 
-func (cs *controls) stats() (forms map[string]int, heldBytes int) {
-	s := cs.lot.Stats()
-	return map[string]int{"epoll": s.Epoll, "goroutine": s.Goroutine}, int(s.HeldBytes)
-}
-
 // keepAlive pings every control connection, for paths that drop idle ones. It
 // judges nothing.
 func (cs *controls) keepAlive(every time.Duration) {
@@ -164,13 +159,15 @@ func (r *Relay) serveAgent(w http.ResponseWriter, req *http.Request, hs handshak
 		return nil
 	}
 	k := engine.Key{Account: t.Account, Machine: wire.MachineID(strings.Clone(string(rt.Machine)))}
-	if err := r.store.BindToken(req.Context(), t.ID, k.Machine); err != nil {
-		return r.failure("bind a token to a machine", err)
+	if t.Machine == "" {
+		if err := r.store.BindToken(req.Context(), t.ID, k.Machine); err != nil {
+			return r.failure("bind a token to a machine", err)
+		}
 	}
 	epoch, err := r.store.Claim(req.Context(), k, hs.Instance, hs.Attempt)
 	switch {
 	case errors.Is(err, engine.ErrStaleAttempt):
-		r.metrics.replaced.Inc()
+		r.meter.Replaced()
 		r.accept(w, req, hs.Selected.Protocol, wire.CloseReplaced, wire.ReplacedReason(hs.Instance))
 		return nil
 	case errors.Is(err, engine.ErrReplaced):
@@ -178,7 +175,7 @@ func (r *Relay) serveAgent(w http.ResponseWriter, req *http.Request, hs handshak
 		if err != nil {
 			return r.failure("look up a machine", err)
 		}
-		r.metrics.replaced.Inc()
+		r.meter.Replaced()
 		r.accept(w, req, hs.Selected.Protocol, wire.CloseReplaced, wire.ReplacedReason(m.Instance))
 		return nil
 	case err != nil:
@@ -207,7 +204,7 @@ func (r *Relay) serveAgent(w http.ResponseWriter, req *http.Request, hs handshak
 	}
 	pc.ExpireAfter(reapAfter)
 	if c.settle(pc) {
-		r.log.Info("machine connected", "account", k.Account, "machine", k.Machine, "epoch", epoch)
+		r.log.Info("machine connected", "account", k.Account, "machine", k.Machine)
 		r.sendRevocations(c)
 	}
 	return nil
@@ -219,7 +216,7 @@ func (r *Relay) hold(c *control, epoch uint64) {
 	before, err := r.router.Hold(k, epoch, c)
 	switch {
 	case errors.Is(err, engine.ErrStaleAttempt):
-		r.metrics.replaced.Inc()
+		r.meter.Replaced()
 		c.End(wire.CloseReplaced, wire.ReplacedReason(r.winner(k)))
 	case err != nil:
 		r.log.Error("hold a machine", "account", k.Account, "machine", k.Machine, "err", err)
@@ -227,7 +224,7 @@ func (r *Relay) hold(c *control, epoch uint64) {
 	}
 	if old, ok := before.(*control); ok {
 		// It lost the name in Hold; the rest goes on in the background.
-		r.metrics.replaced.Inc()
+		r.meter.Replaced()
 		old.End(wire.CloseReplaced, wire.ReplacedReason(c.instance))
 	}
 	c.mu.Lock()
@@ -365,8 +362,8 @@ func (c *control) End(code wire.CloseCode, reason string) {
 	}
 	k := c.Key()
 	c.relay.router.Release(k, c)
-	c.relay.metrics.closed(code)
-	c.relay.log.Info("machine's control connection ended", "account", k.Account, "machine", k.Machine, "verdict", reason, "code", code)
+	c.relay.meter.Closed(code)
+	c.relay.log.Info("machine's control connection ended", "account", k.Account, "machine", k.Machine, "verdict", verdict(code, reason))
 	if conn != nil {
 		conn.Close(code, reason)
 	}
@@ -380,7 +377,7 @@ func (c *control) Message(pc *park.Conn, op frame.Opcode, payload []byte) {
 		c.text(payload)
 		return
 	case frame.Binary:
-		c.relay.metrics.dropped.WithLabelValues("binary").Inc()
+		c.relay.meter.Dropped("binary")
 	}
 	c.mu.Lock()
 	counts := !c.pinged
@@ -398,7 +395,7 @@ func (c *control) text(payload []byte) {
 	case errors.Is(err, wire.ErrUnknownOp):
 		return
 	case err != nil:
-		c.relay.metrics.dropped.WithLabelValues("malformed").Inc()
+		c.relay.meter.Dropped("malformed")
 		return
 	}
 	switch m.Op {
@@ -422,7 +419,7 @@ func (c *control) text(payload []byte) {
 		select {
 		case c.relay.controls.acks <- ack{c, engine.Revocation{Device: m.Device, Key: m.Key}}:
 		default:
-			c.relay.metrics.dropped.WithLabelValues("busy").Inc()
+			c.relay.meter.Dropped("busy")
 		}
 	}
 }
@@ -485,7 +482,7 @@ func (r *Relay) greetingOf(k engine.Key) proof.Greeting {
 
 // Expired implements park.Handler: nothing that counts was heard.
 func (c *control) Expired(*park.Conn) {
-	c.relay.metrics.reaps.Inc()
+	c.relay.meter.Reaped()
 	c.End(wire.CloseGoingAway, "nothing was heard for "+reapAfter.String())
 }
 
@@ -497,6 +494,6 @@ func (c *control) Closed(_ *park.Conn, e park.End) {
 	c.forget()
 	if !ended {
 		k := c.Key()
-		c.relay.log.Info("machine disconnected", "account", k.Account, "machine", k.Machine, "code", e.Code, "err", e.Err)
+		c.relay.log.Info("machine disconnected", "account", k.Account, "machine", k.Machine, "verdict", verdict(e.Code, e.Reason), "err", e.Err)
 	}
 }

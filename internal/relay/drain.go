@@ -57,7 +57,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 	if err := r.settle(ctx); err != nil {
 		return fmt.Errorf("drain: %w", err)
 	}
-	r.log.Info("drained", "machines", len(agents), "took", time.Since(began))
+	r.log.Info("drained", "took", time.Since(began))
 	return nil
 }
 

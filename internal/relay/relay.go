@@ -3,8 +3,8 @@
 // knows tokens, names, sizes and times.
 //
 // It never reads what a stream carries, keeps nothing about a machine that its
-// socket or the store does not say, and never logs a token, an address or a
-// byte of a stream. What a caller will get wrong: the store and the router are
+// socket or the store does not say, and never logs a token or a byte of a
+// stream. What a caller will get wrong: the store and the router are
 // the caller's, and must be closed after the Relay; and Handler alone lacks the
 // limit of unfinished handshakes, which needs Serve.
 package relay
@@ -32,6 +32,7 @@ import (
 	"holdfast/internal/relay/gate"
 	"holdfast/internal/relay/handshake"
 	"holdfast/internal/relay/jsonapi"
+	"holdfast/internal/relay/meter"
 	"holdfast/internal/relay/proof"
 	"holdfast/internal/relay/waiting"
 	"holdfast/internal/webapp"
@@ -46,6 +47,9 @@ const (
 	readHeaderTimeout = 10 * time.Second
 	// readTimeout bounds a whole request with its body of 8 KiB.
 	readTimeout = 20 * time.Second
+	// writeTimeout bounds an answer, with the proofs that /v1/machines waits for:
+	// a peer that does not read must not keep its handler.
+	writeTimeout = 30 * time.Second
 	// idleTimeout is how long a connection may wait for its next /v1 request.
 	idleTimeout = 60 * time.Second
 	// maxHeaderBytes holds a long token, cookies that a browser adds, and what
@@ -109,7 +113,7 @@ type Relay struct {
 	dials    *waiting.Dials
 	controls *controls
 	prover   *proof.Prover
-	metrics  *metrics
+	meter    *meter.Meter
 	api      http.Handler
 	page     http.Handler
 	server   *http.Server
@@ -160,17 +164,17 @@ func New(o Options) (*Relay, error) {
 		page:   webapp.Handler(),
 	}
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
-	r.metrics = newMetrics(r)
+	r.meter = meter.New(r.gauges)
 	r.prover, err = proof.New(proof.Options{
 		Router: o.Router, Dials: r.dials, Axes: r.axes, Greeting: r.greetingOf,
-		Count: r.metrics.proved, Background: r.background, Context: r.ctx,
+		Count: r.meter.Proved, Background: r.background, Context: r.ctx,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make a relay: %w", err)
 	}
 	r.api, err = jsonapi.New(jsonapi.Options{
 		Store: o.Store, Gate: g, Log: o.Log,
-		Held: r.prover.Held, Describe: r.prover.Describe, Over: r.over, Refused: r.metrics.refused,
+		Held: r.prover.Held, Describe: r.prover.Describe, Over: r.over, Refused: r.meter.Refused,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make a relay: %w", err)
@@ -183,7 +187,7 @@ func New(o Options) (*Relay, error) {
 		return nil, fmt.Errorf("make a relay: %w", err)
 	}
 	if o.Metrics != nil {
-		if err := o.Metrics.Register(r.metrics); err != nil {
+		if err := o.Metrics.Register(r.meter); err != nil {
 			r.controls.close()
 			return nil, fmt.Errorf("make a relay: register metrics: %w", err)
 		}
@@ -194,6 +198,7 @@ func New(o Options) (*Relay, error) {
 		Handler:           r.Handler(),
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		Protocols:         protocols,
@@ -310,7 +315,7 @@ func parseRoute(req *http.Request) (wire.Route, *gate.Refusal) {
 }
 
 func (r *Relay) refuse(w http.ResponseWriter, ref *gate.Refusal) {
-	r.metrics.refused(ref.Code)
+	r.meter.Refused(ref.Code)
 	ref.WriteLine(w)
 }
 
@@ -338,6 +343,21 @@ func (r *Relay) serveReady(w http.ResponseWriter, req *http.Request) {
 		plain(w, http.StatusServiceUnavailable, "not ready: the router does not answer")
 	default:
 		plain(w, http.StatusOK, "ready")
+	}
+}
+
+// gauges is what the meter reads when it is asked.
+func (r *Relay) gauges() meter.Gauges {
+	parked := r.controls.lot.Stats()
+	return meter.Gauges{
+		Sockets: map[[2]string]int{
+			{axes.Control.String(), "epoll"}:     parked.Epoll,
+			{axes.Control.String(), "goroutine"}: parked.Goroutine,
+			{axes.Device.String(), "stream"}:     r.axes.Count(axes.Device),
+			{axes.Agent.String(), "stream"}:      r.axes.Count(axes.Agent),
+		},
+		Waiting:     r.dials.Count(),
+		ParkedBytes: int(parked.HeldBytes),
 	}
 }
 

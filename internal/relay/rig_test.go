@@ -317,7 +317,7 @@ func (g *rig) pair(a *agent, tok issued) (dev, agt *websocket.Conn) {
 func (g *rig) metric(name string, values ...string) float64 {
 	g.t.Helper()
 	reg := prometheus.NewRegistry()
-	if err := reg.Register(g.relay.metrics); err != nil {
+	if err := reg.Register(g.relay.meter); err != nil {
 		g.t.Fatal(err)
 	}
 	families, err := reg.Gather()

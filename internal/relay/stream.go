@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"holdfast/internal/relay/axes"
 	"holdfast/internal/relay/gate"
 	"holdfast/internal/relay/handshake"
+	"holdfast/internal/relay/meter"
 	"holdfast/internal/relay/waiting"
 	"holdfast/internal/wire"
 )
@@ -143,11 +145,11 @@ func (s *stream) run(conn net.Conn, head []byte, t engine.Token) {
 	d := r.dials.Open(k)
 	a, head, outcome := s.await(conn, head, d, t.Device)
 	took := time.Since(s.began)
-	r.metrics.dialed(outcome, took)
+	r.meter.Dialled(outcome, took)
 	log := r.log.With("account", k.Account, "machine", k.Machine)
-	if outcome != dialPaired {
+	if outcome != meter.DialPaired {
 		// The connID is spent by now, so it may be logged.
-		log.Info("dial failed", "conn", d.ID, "verdict", outcome, "code", a.Code, "took", took)
+		log.Info("dial failed", "conn", d.ID, "verdict", verdict(a.Code, outcome), "took", took)
 		if a.Conn != nil {
 			r.part(a.Conn, wire.CloseGoingAway, "the device has gone")
 		}
@@ -174,11 +176,16 @@ func (s *stream) run(conn net.Conn, head []byte, t engine.Token) {
 		p.Stop(s.code, s.reason)
 	}
 	s.mu.Unlock()
-	log.Info("stream begun", "conn", d.ID, "service", s.service, "took", took)
+	log.Info("stream begun", "conn", d.ID, "took", took)
+	counted := r.meter.Open(p.Stats)
 	res := p.Run()
-	r.metrics.streamed(res)
-	log.Info("stream ended", "conn", d.ID, "verdict", res.Cause, "by", res.By, "code", res.Code,
-		"toAgent", res.ToAgent, "toDevice", res.ToDevice, "took", time.Since(s.began), "err", res.Err)
+	counted.Close(res)
+	log.Info("stream ended", "conn", d.ID, "verdict", verdict(res.Code, string(res.Cause)+" by "+res.By.String()), "took", time.Since(s.began), "err", res.Err)
+}
+
+// verdict is what the log calls the end of a connection.
+func verdict(code wire.CloseCode, why string) string {
+	return strconv.Itoa(int(code)) + " " + why
 }
 
 // await asks the machine and waits for its answer, for the device's hang-up, or
@@ -198,10 +205,10 @@ func (s *stream) await(conn net.Conn, head []byte, d *waiting.Dial, device strin
 	})
 	switch {
 	case errors.Is(err, engine.ErrNoHolder):
-		return end(dialOffline, wire.CloseTryLater, wire.ReasonOffline)
+		return end(meter.DialOffline, wire.CloseTryLater, wire.ReasonOffline)
 	case err != nil:
 		r.log.Warn("deliver a dial", "account", d.Key.Account, "machine", d.Key.Machine, "err", err)
-		return end(dialOffline, wire.CloseTryLater, wire.ReasonOffline)
+		return end(meter.DialOffline, wire.CloseTryLater, wire.ReasonOffline)
 	}
 	early := waiting.NewEarly(conn, head)
 	go early.Read() // ends by the deadline that Stop sets, and Stop waits for it
@@ -209,22 +216,22 @@ func (s *stream) await(conn net.Conn, head []byte, d *waiting.Dial, device strin
 	case a = <-d.Answers:
 		head = early.Stop()
 		if a.Conn == nil {
-			return a, nil, dialRefused
+			return a, nil, meter.DialRefused
 		}
-		return a, head, dialPaired
+		return a, head, meter.DialPaired
 	case <-early.Over:
 		early.Stop()
 		code, reason := early.Farewell()
-		return end(dialHangup, code, reason)
+		return end(meter.DialHangup, code, reason)
 	case <-s.stopped:
 		early.Stop()
-		return end(dialStopped, s.code, s.reason)
+		return end(meter.DialStopped, s.code, s.reason)
 	case <-ctx.Done():
 		early.Stop()
 		if r.ctx.Err() != nil {
-			return end(dialStopped, wire.CloseRestart, wire.RestartReason(0))
+			return end(meter.DialStopped, wire.CloseRestart, wire.RestartReason(0))
 		}
-		return end(dialTimeout, wire.CloseNoDialBack, "the machine did not dial back within "+wire.DialTimeout.String())
+		return end(meter.DialTimeout, wire.CloseNoDialBack, "the machine did not dial back within "+wire.DialTimeout.String())
 	}
 }
 
@@ -268,6 +275,6 @@ func (r *Relay) part(conn net.Conn, code wire.CloseCode, reason string) {
 		_ = conn.Close()
 		return
 	}
-	r.metrics.closed(code)
+	r.meter.Closed(code)
 	handshake.Farewell(conn, code, reason)
 }

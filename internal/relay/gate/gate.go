@@ -184,7 +184,7 @@ func (g *Gate) Fail(r *http.Request, code wire.Refusal, line string) *Refusal {
 // Unavailable logs a failure of the store and gives its refusal, 503. The peer
 // learns nothing but that it should come back.
 func (g *Gate) Unavailable(doing string, err error) *Refusal {
-	g.log.Error("the store fails", "doing", doing, "err", err)
+	g.log.Error("the store fails", "err", fmt.Errorf("%s: %w", doing, err))
 	ref := Refuse(http.StatusServiceUnavailable, wire.RefusalUnavailable, "the relay cannot reach its store; try again soon")
 	ref.RetryAfter = 5 * time.Second
 	return ref
