@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
 	"time"
 
@@ -26,6 +27,8 @@ type Dialer struct {
 	// that only a quiet connection is asked.
 	Keepalive time.Duration
 	Log       *slog.Logger // may be nil
+	// DialContext replaces net.Dialer; tests set it.
+	DialContext func(ctx context.Context, network, addr string) (net.Conn, error)
 	// OnStage hears how each hop of a stream's dial went; may be nil.
 	OnStage func(hop wsconn.Hop, took time.Duration, err error)
 }
@@ -73,7 +76,7 @@ func (d Dialer) Stream(ctx context.Context, t Target, typing bool) (*wsconn.Stre
 	}
 	return wsconn.DialStream(ctx, wsconn.Options{
 		Relay: relay, Path: wire.ConnectPath(t.Machine, t.Service), Token: t.Token,
-		Proxy: d.Proxy, InsecureHTTP: d.InsecureHTTP, Log: d.Log, OnStage: d.OnStage,
+		Proxy: d.Proxy, InsecureHTTP: d.InsecureHTTP, Log: d.Log, OnStage: d.OnStage, DialContext: d.DialContext,
 	}, wsconn.StreamOptions{Side: wsconn.DeviceSide, Base64Compat: true, Liveness: &cfg})
 }
 

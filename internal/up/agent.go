@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/agent"
 	"holdfast/internal/client"
 	"holdfast/internal/local"
+	"holdfast/internal/netwatch"
 	"holdfast/internal/pairing"
 	"holdfast/internal/sshserver"
 	"holdfast/internal/state"
@@ -45,6 +46,9 @@ type AgentOptions struct {
 	Keepalive    time.Duration
 	InsecureHTTP bool
 	Proxy        *httpproxy.Config
+	// Netwatch is how sleep, clock steps and network changes are noticed; its zero
+	// value watches this computer.
+	Netwatch netwatch.Options
 	// Paired, if not nil, is told of each device that was paired.
 	Paired func(id, name string)
 	Log    *slog.Logger // required
@@ -121,8 +125,19 @@ func StartAgent(o AgentOptions) (_ *Agent, err error) {
 	if a.socket, err = local.Serve(o.Dir, a.answer, o.Log); err != nil {
 		return nil, err
 	}
-	// Ended by Close, which cancels ctx, or by another agent; Close waits.
+	watch := o.Netwatch
+	if watch.Logger == nil {
+		watch.Logger = o.Log
+	}
+	// Both ended by Close, which cancels ctx, the first also by another agent;
+	// Close waits.
 	a.wg.Go(func() { a.ended <- a.agent.Run(ctx) })
+	a.wg.Go(func() {
+		netwatch.Watch(ctx, watch, func(k netwatch.Kind) {
+			o.Log.Info("links are probed", "cause", k.String())
+			a.agent.Wake()
+		})
+	})
 	return a, nil
 }
 

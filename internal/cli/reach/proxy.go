@@ -13,6 +13,7 @@ import (
 
 	"holdfast/internal/client"
 	"holdfast/internal/console"
+	"holdfast/internal/netwatch"
 	"holdfast/internal/wsconn"
 )
 
@@ -88,6 +89,9 @@ func (c *Proxy) run(ctx context.Context, a *console.App) error {
 	defer gone(nil)
 	stop := watchClosed(a.Out, func() { gone(wsconn.ErrLocal) })
 	defer stop()
+
+	// Ends with the stream or ctx; the process does not wait for it.
+	go client.Watch(ctx, stream, netwatch.Options{})
 
 	joined := make(chan error, 1)
 	// Ends with either side or ctx; after that nobody may be left to wait for.
