@@ -43,6 +43,7 @@ type fakeRelay struct {
 	handlers sync.WaitGroup
 
 	mu       sync.Mutex
+	stopped  bool
 	attempts []attempt
 	conns    []*websocket.Conn
 }
@@ -88,6 +89,7 @@ func serveRelay(t *testing.T, n *memnet.Net, l net.Listener) *fakeRelay {
 	t.Cleanup(func() {
 		r.server.Close()
 		r.mu.Lock()
+		r.stopped = true
 		for _, c := range r.conns {
 			c.CloseNow()
 		}
@@ -99,7 +101,13 @@ func serveRelay(t *testing.T, n *memnet.Net, l net.Listener) *fakeRelay {
 }
 
 func (r *fakeRelay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	r.mu.Lock()
+	if r.stopped {
+		r.mu.Unlock()
+		return
+	}
 	r.handlers.Add(1)
+	r.mu.Unlock()
 	defer r.handlers.Done()
 	route, err := wire.ParseRoute(req.URL)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"holdfast/internal/liveness"
 	"holdfast/internal/wire"
+	"holdfast/internal/wsconn/link"
 )
 
 const (
@@ -30,7 +31,7 @@ const (
 // the judge and its timer.
 type conn struct {
 	ws    *websocket.Conn
-	link  *link
+	link  *link.Link
 	clean func(string) string
 	log   *slog.Logger
 	clock liveness.Clock
@@ -72,7 +73,7 @@ func (c *conn) start(cfg *liveness.Config, log *slog.Logger) {
 	c.rearm = make(chan struct{}, 1)
 	c.over = make(chan struct{})
 	c.reading.Store(true) // until the first read, which comes at once
-	c.link.raw.take()     // the handshake's bytes
+	c.link.Raw().Take()   // the handshake's bytes
 	c.judgeMu.Lock()
 	c.judge.Start(cfg, c.clock.At(now))
 	e := c.judge.Opened(c.clock.At(now))
@@ -127,7 +128,7 @@ func (c *conn) event(f func(j *liveness.Judge, now liveness.Instant) liveness.Ef
 	c.judgeMu.Lock()
 	defer c.judgeMu.Unlock()
 	var probes liveness.Probe
-	if at, ok := c.link.raw.take(); ok {
+	if at, ok := c.link.Raw().Take(); ok {
 		probes = c.judge.Inbound(c.clock.At(at), liveness.InByte).Probes
 	}
 	e := f(&c.judge, c.clock.At(time.Now()))
@@ -147,7 +148,7 @@ func (c *conn) tick() liveness.Effects {
 	return c.event(func(j *liveness.Judge, now liveness.Instant) liveness.Effects {
 		// A peer that predates version 1 does not ping a sender that it has
 		// stopped: its silence then proves nothing.
-		mute := !c.version1 && !c.pinged.Load() && c.link.stuck()
+		mute := !c.version1 && !c.pinged.Load() && c.link.Stuck()
 		if pause := mute || !c.reading.Load(); pause != c.paused.Load() {
 			c.paused.Store(pause)
 			j.PausedReading(now, pause)
@@ -172,7 +173,7 @@ func (c *conn) endRead() { c.reading.Store(false) }
 
 // ping asks on the WebSocket layer and returns at once.
 func (c *conn) ping() {
-	if !c.link.roomForControl() {
+	if !c.link.RoomForControl() {
 		return
 	}
 	// Ends with its pong, after pongWait, or with the connection.
@@ -222,7 +223,7 @@ func (c *conn) end(err error) bool {
 // fail gives a connection up without a word to the peer.
 func (c *conn) fail(err error) {
 	c.end(err)
-	c.link.abort()
+	c.link.Abort()
 	c.ws.CloseNow()
 }
 
@@ -250,7 +251,7 @@ func (c *conn) CloseNow() { c.fail(ErrClosed) }
 // answered it, at the latest 2 s after it has left. A peer that takes nothing
 // is given up after 10 s. The reason is cut to 123 bytes.
 func (c *conn) CloseWith(code wire.CloseCode, reason string) {
-	c.closeBy(code, reason, flushTimeout)
+	c.closeBy(code, reason, link.FlushTimeout)
 }
 
 // CloseSoon is CloseWith that gives up a peer that takes nothing after 2 s, so
@@ -274,7 +275,7 @@ func (c *conn) closeBy(code wire.CloseCode, reason string, flush time.Duration) 
 	// The other side or the judge was first; what waits to go out does so by
 	// itself, within the link's limits.
 	c.ws.CloseNow()
-	<-c.link.done
+	<-c.link.Done()
 }
 
 // beginBye ends the connection for err. Who gets true must call sayBye.
@@ -301,17 +302,17 @@ func (c *conn) sayBye(code wire.CloseCode, reason string, flush time.Duration) {
 	}()
 	timer := time.NewTimer(flush)
 	defer timer.Stop()
-	c.link.waitBye(timer.C)
+	c.link.WaitBye(timer.C)
 	timer.Reset(wire.DrainTimeout)
 	select {
 	case <-finished:
 		select {
-		case <-c.link.done:
+		case <-c.link.Done():
 		case <-timer.C:
 		}
 	case <-timer.C:
 	}
-	c.link.abort()
+	c.link.Abort()
 	<-finished
-	<-c.link.done
+	<-c.link.Done()
 }

@@ -10,6 +10,7 @@ import (
 
 	"holdfast/internal/liveness"
 	"holdfast/internal/wire"
+	"holdfast/internal/wsconn/link"
 )
 
 // Control is an open control connection: text messages both ways. Its methods
@@ -83,7 +84,7 @@ func (c *Control) heard(kind liveness.Inbound) {
 func (c *Control) Write(text []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.link.unsent() >= highWaterBytes {
+	if c.link.Unsent() >= link.HighWaterBytes {
 		return fmt.Errorf("write to relay: %w", ErrFull)
 	}
 	if err := c.ws.Write(context.Background(), websocket.MessageText, text); err != nil {

@@ -165,8 +165,8 @@ func TestFaultsOfADial(t *testing.T) {
 		hop   Hop
 		took  time.Duration
 	}{
-		{faultproxy.Stall(faultproxy.Up).At(faultproxy.Byte(0)), HopUpgrade, handshakeTimeout},
-		{faultproxy.Stall(faultproxy.Down).At(faultproxy.Byte(20)), HopUpgrade, handshakeTimeout},
+		{faultproxy.Stall(faultproxy.Up).At(faultproxy.Byte(0)), HopUpgrade, liveness.HandshakeTimeout},
+		{faultproxy.Stall(faultproxy.Down).At(faultproxy.Byte(20)), HopUpgrade, liveness.HandshakeTimeout},
 		{faultproxy.Cut(faultproxy.Down).At(faultproxy.Byte(20)), HopUpgrade, 0},
 		{faultproxy.Refuse(""), HopUpgrade, 0},
 		{faultproxy.Refuse("HTTP/1.1 302 Found\r\nLocation: http://portal.example/\r\nContent-Length: 0\r\n\r\n"), HopUpgrade, 0},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/wire"
+	"holdfast/internal/wsconn/link"
 )
 
 // ErrLocal says that the local end did not take what came: a closed stdout, a
@@ -40,7 +41,7 @@ func Join(ctx context.Context, s *Stream, local io.ReadWriteCloser) error {
 	go j.inward()  // ends with the stream or a write to local, which local.Close ends
 	err := j.wait(ctx)
 	local.Close()
-	flush := flushTimeout
+	flush := link.FlushTimeout
 	if err != nil {
 		flush = wire.DrainTimeout // nobody is left who wants it whole
 	}

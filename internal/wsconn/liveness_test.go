@@ -15,6 +15,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"holdfast/internal/frame"
 	"holdfast/internal/liveness"
 	"holdfast/internal/wire"
 )
@@ -359,4 +360,33 @@ func TestPingsOfThePeerAreAnswered(t *testing.T) {
 			t.Errorf("answered %q, want %q", got, want)
 		}
 	}
+}
+
+// TestPingThatTrickles: a ping whose bytes come 8 s apart is slower than the
+// WebSocket code allows, and is answered all the same.
+func TestPingThatTrickles(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		answer := make(chan string, 1)
+		relay := serveRaw(t, wire.SubprotocolV1, func(c net.Conn, br *bufio.Reader) {
+			for _, b := range frame.AppendFrame(nil, frame.Ping, []byte("slow")) {
+				c.Write([]byte{b})
+				time.Sleep(8 * time.Second)
+			}
+			for {
+				op, b, err := readFrame(br)
+				if err != nil {
+					return
+				}
+				if op == 10 {
+					answer <- string(b)
+				}
+			}
+		})
+		s := relay.stream(t, StreamOptions{})
+		go s.Read(make([]byte, 1))
+		if got := <-answer; got != "slow" || s.Err() != nil {
+			t.Errorf("answered %q, %v", got, s.Err())
+		}
+		s.CloseNow()
+	})
 }

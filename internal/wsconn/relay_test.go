@@ -39,8 +39,9 @@ type fakeRelay struct {
 
 	handlers sync.WaitGroup
 
-	mu    sync.Mutex
-	conns []*websocket.Conn
+	mu      sync.Mutex
+	stopped bool
+	conns   []*websocket.Conn
 }
 
 func serve(t *testing.T, handler http.HandlerFunc) *fakeRelay {
@@ -51,7 +52,13 @@ func serve(t *testing.T, handler http.HandlerFunc) *fakeRelay {
 		t.Fatal(err)
 	}
 	r.server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.mu.Lock()
+		if r.stopped {
+			r.mu.Unlock()
+			return
+		}
 		r.handlers.Add(1)
+		r.mu.Unlock()
 		defer r.handlers.Done()
 		handler(w, req)
 	})}
@@ -63,6 +70,7 @@ func serve(t *testing.T, handler http.HandlerFunc) *fakeRelay {
 func (r *fakeRelay) stop() {
 	r.server.Close()
 	r.mu.Lock()
+	r.stopped = true
 	for _, c := range r.conns {
 		c.CloseNow()
 	}

@@ -15,6 +15,7 @@ import (
 
 	"holdfast/internal/liveness"
 	"holdfast/internal/wire"
+	"holdfast/internal/wsconn/link"
 )
 
 // Side says which end of a stream this is. Older peers speak base64 in text
@@ -200,7 +201,7 @@ func (s *Stream) refuse(why error, code wire.CloseCode, reason string) {
 	if s.beginBye(why) {
 		// Not here: the reader, who found it, is not to wait. Ends within the
 		// limits of CloseWith.
-		go s.sayBye(code, reason, flushTimeout)
+		go s.sayBye(code, reason, link.FlushTimeout)
 	}
 }
 
@@ -214,7 +215,7 @@ func (s *Stream) Write(p []byte) (int, error) {
 			return written, over
 		}
 		expired := s.writeBy.channel()
-		if err := s.link.waitRoom(expired); err != nil {
+		if err := s.link.WaitRoom(expired); err != nil {
 			return written, s.writeError(err)
 		}
 		typ, limit := websocket.MessageBinary, wire.MaxMessageBytes
@@ -231,7 +232,7 @@ func (s *Stream) Write(p []byte) (int, error) {
 		}
 		unsent := 0
 		if s.typing {
-			unsent = s.link.unsent()
+			unsent = s.link.Unsent()
 		}
 		if err := s.ws.Write(context.Background(), typ, out); err != nil {
 			return written, s.writeError(err)
@@ -269,8 +270,8 @@ func (s *Stream) Close() error {
 
 // LocalAddr and RemoteAddr are those of the TCP connection: a proxy's where one
 // is in between.
-func (s *Stream) LocalAddr() net.Addr  { return s.link.raw.LocalAddr() }
-func (s *Stream) RemoteAddr() net.Addr { return s.link.raw.RemoteAddr() }
+func (s *Stream) LocalAddr() net.Addr  { return s.link.Raw().LocalAddr() }
+func (s *Stream) RemoteAddr() net.Addr { return s.link.Raw().RemoteAddr() }
 
 // SetDeadline implements net.Conn.
 func (s *Stream) SetDeadline(t time.Time) error {

@@ -21,6 +21,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/internal/wire"
+	"holdfast/internal/wsconn/link"
 )
 
 func TestStreamSendsBinaryOfAtMost32KiB(t *testing.T) {
@@ -327,7 +328,7 @@ func TestCloseGivesUpAPeerThatTakesNothing(t *testing.T) {
 		synctest.Wait()
 		start := time.Now()
 		s.Close()
-		within(t, "Close", time.Since(start), flushTimeout+wire.DrainTimeout)
+		within(t, "Close", time.Since(start), link.FlushTimeout+wire.DrainTimeout)
 		close(quit)
 	})
 }
@@ -485,7 +486,7 @@ func TestStreamHoldsAFixedNumberOfBytes(t *testing.T) {
 		}()
 		synctest.Wait()
 		// memnet holds 64 KiB, the link two buffers.
-		if n := wrote.Load(); n > 64<<10+2*linkBufferBytes {
+		if n := wrote.Load(); n > 64<<10+2*link.BufferBytes {
 			t.Errorf("%d bytes were taken", n)
 		}
 		close(quit)

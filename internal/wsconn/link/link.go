@@ -1,4 +1,11 @@
-package wsconn
+// Package link stands between the WebSocket code of a dialling side and its
+// connection: writes never block, control frames come whole, bytes that come in
+// are counted below TLS, and a close lets the last bytes arrive.
+//
+// It judges nothing and knows frames only as far as that needs. What a caller
+// will get wrong: data must wait in WaitRoom before it is written, because a
+// Write that finds no room fails instead of waiting.
+package link
 
 import (
 	"errors"
@@ -13,40 +20,41 @@ import (
 )
 
 const (
-	// highWaterBytes is how much may wait in a link before data is made to wait
+	// HighWaterBytes is how much may wait in a link before data is made to wait
 	// at its source: one message. At half a 32 KiB message could never be
 	// prepared while another is sent; at double a stream holds more for nothing.
-	highWaterBytes = wire.MaxMessageBytes
+	HighWaterBytes = wire.MaxMessageBytes
 	// controlReserveBytes is kept free beyond one whole message for pings, pongs
 	// and the close frame, so that none of them ever waits behind a blocked peer.
 	// A ping and a pong every 5 s (the least keep-alive) fill it in half an hour
 	// of a peer that reads nothing; from then on they are left out.
 	controlReserveBytes = 4 << 10
-	// linkBufferBytes is what one link can hold: the high water, a message and
+	// BufferBytes is what one link can hold: the high water, a message and
 	// its header, and the reserve.
-	linkBufferBytes = highWaterBytes + wire.MaxMessageBytes + 64 + controlReserveBytes
+	BufferBytes = HighWaterBytes + wire.MaxMessageBytes + 64 + controlReserveBytes
 	// controlFrameBytes is the longest control frame of a client.
 	controlFrameBytes = 2 + 4 + 125
 	// closeFrame is the first byte of a close frame.
 	closeFrame = 0x88
-	// flushTimeout bounds the last writes of a link that is being closed, for
+	// FlushTimeout bounds the last writes of a link that is being closed, for
 	// each of the at most two buffers that wait: 72 KiB pass in it at 8 KB/s.
-	flushTimeout = 10 * time.Second
+	FlushTimeout = 10 * time.Second
 )
 
-// meter counts what comes in from the network, below TLS and WebSocket, so that
+// Meter counts what comes in from the network, below TLS and WebSocket, so that
 // half of a frame is a sign of life too.
-type meter struct {
+type Meter struct {
 	net.Conn
 	closed atomic.Bool
 
 	mu   sync.Mutex
-	last time.Time // of the newest byte that came in; zero: none that take has not told
+	last time.Time // of the newest byte that came in; zero: none that Take has not told
 }
 
-func newMeter(c net.Conn) *meter { return &meter{Conn: c} }
+// NewMeter counts what comes in on c.
+func NewMeter(c net.Conn) *Meter { return &Meter{Conn: c} }
 
-func (m *meter) Read(p []byte) (int, error) {
+func (m *Meter) Read(p []byte) (int, error) {
 	n, err := m.Conn.Read(p)
 	if n > 0 {
 		now := time.Now()
@@ -57,41 +65,41 @@ func (m *meter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// take tells when the newest byte came in, once.
-func (m *meter) take() (at time.Time, ok bool) {
+// Take tells when the newest byte came in, once.
+func (m *Meter) Take() (at time.Time, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	at, m.last = m.last, time.Time{}
 	return at, !at.IsZero()
 }
 
-func (m *meter) Close() error {
+func (m *Meter) Close() error {
 	m.closed.Store(true)
 	return m.Conn.Close()
 }
 
 // shut ends the sending side where the connection knows how to.
-func (m *meter) shut() {
+func (m *Meter) shut() {
 	if c, ok := m.Conn.(interface{ CloseWrite() error }); ok {
 		c.CloseWrite()
 	}
 }
 
 // buffers holds spare link buffers: a link has one only while bytes wait in it.
-var buffers = sync.Pool{New: func() any { b := make([]byte, 0, linkBufferBytes); return &b }}
+var buffers = sync.Pool{New: func() any { b := make([]byte, 0, BufferBytes); return &b }}
 
-// link stands between the WebSocket code and the connection. Its Write never
+// Link stands between the WebSocket code and the connection. Its Write never
 // blocks: a goroutine does the writing. That matters because the WebSocket code
 // gives a pong five seconds to be written and ends the connection when they
 // pass, although a peer that has stopped reading for an hour is no fault. Data
-// waits in waitRoom, outside the WebSocket's locks.
+// waits in WaitRoom, outside the WebSocket's locks.
 //
 // Close lets what waits go out, shuts the sending side and reads on for
 // wire.DrainTimeout: closing with unread bytes would send a reset that
-// overtakes the close frame. abort does none of that.
-type link struct {
+// overtakes the close frame. Abort does none of that.
+type Link struct {
 	rwc io.ReadWriteCloser // what the handshake left: TCP or TLS
-	raw *meter             // the TCP connection below it
+	raw *Meter             // the TCP connection below it
 
 	readMu sync.Mutex // held while in.Read runs
 	in     *inbound
@@ -108,19 +116,21 @@ type link struct {
 	done chan struct{} // closed when the connection is closed and the writer gone
 }
 
-func newLink(rwc io.ReadWriteCloser, raw *meter) *link {
-	l := &link{
+// New makes a link over rwc, which is what a handshake left of raw: TLS, or raw
+// itself. Its goroutine ends after Close or Abort; Done says when.
+func New(rwc io.ReadWriteCloser, raw *Meter) *Link {
+	l := &Link{
 		rwc: rwc, raw: raw, in: newInbound(rwc),
 		changed: make(chan struct{}),
 		wake:    make(chan struct{}, 1),
 		done:    make(chan struct{}),
 	}
-	go l.run() // stopped by Close or abort, or by a write error and then either; waited for by waiting on done
+	go l.run() // stopped by Close or Abort, or by a write error and then either; waited for by waiting on done
 	return l
 }
 
 // Read serves the WebSocket code.
-func (l *link) Read(p []byte) (int, error) {
+func (l *Link) Read(p []byte) (int, error) {
 	l.readMu.Lock()
 	defer l.readMu.Unlock()
 	l.mu.Lock()
@@ -133,7 +143,7 @@ func (l *link) Read(p []byte) (int, error) {
 }
 
 // Write queues p whole or fails; it never blocks.
-func (l *link) Write(p []byte) (int, error) {
+func (l *Link) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -148,7 +158,7 @@ func (l *link) Write(p []byte) (int, error) {
 	if l.queue == nil {
 		l.queue = buffers.Get().(*[]byte)
 	}
-	if len(*l.queue)+len(p) > linkBufferBytes {
+	if len(*l.queue)+len(p) > BufferBytes {
 		return 0, errors.New("link buffer is full: data was written without waiting for room")
 	}
 	*l.queue = append(*l.queue, p...)
@@ -162,7 +172,7 @@ func (l *link) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (l *link) signal() {
+func (l *Link) signal() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -170,21 +180,21 @@ func (l *link) signal() {
 }
 
 // broadcast is called with mu held.
-func (l *link) broadcast() {
+func (l *Link) broadcast() {
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
 
-// waitRoom blocks until a message of wire.MaxMessageBytes may be written, the
+// WaitRoom blocks until a message of wire.MaxMessageBytes may be written, the
 // link fails, or expired is signalled: os.ErrDeadlineExceeded.
-func (l *link) waitRoom(expired <-chan struct{}) error {
+func (l *Link) WaitRoom(expired <-chan struct{}) error {
 	for {
 		l.mu.Lock()
 		err, changed := l.err, l.changed
 		if err == nil && l.closing {
 			err = net.ErrClosed
 		}
-		room := l.queue == nil || len(*l.queue) < highWaterBytes
+		room := l.queue == nil || len(*l.queue) < HighWaterBytes
 		l.mu.Unlock()
 		if err != nil {
 			return err
@@ -200,23 +210,23 @@ func (l *link) waitRoom(expired <-chan struct{}) error {
 	}
 }
 
-// roomForControl reports whether a control frame fits the reserve.
-func (l *link) roomForControl() bool {
+// RoomForControl reports whether a control frame fits the reserve.
+func (l *Link) RoomForControl() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.queue == nil || len(*l.queue)+controlFrameBytes <= linkBufferBytes
+	return l.queue == nil || len(*l.queue)+controlFrameBytes <= BufferBytes
 }
 
-// stuck reports whether bytes wait that the network does not take.
-func (l *link) stuck() bool {
+// Stuck reports whether bytes wait that the network does not take.
+func (l *Link) Stuck() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.writing || l.queue != nil
 }
 
-// waitBye blocks until the close frame and all before it have left, the link
+// WaitBye blocks until the close frame and all before it have left, the link
 // fails, or expired is signalled.
-func (l *link) waitBye(expired <-chan time.Time) {
+func (l *Link) WaitBye(expired <-chan time.Time) {
 	for {
 		l.mu.Lock()
 		gone := l.err != nil || l.bye && l.queue == nil && !l.writing
@@ -235,8 +245,8 @@ func (l *link) waitBye(expired <-chan time.Time) {
 	}
 }
 
-// unsent is how many bytes wait here.
-func (l *link) unsent() int {
+// Unsent is how many bytes wait here.
+func (l *Link) Unsent() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.queue == nil {
@@ -246,7 +256,7 @@ func (l *link) unsent() int {
 }
 
 // run is the writer.
-func (l *link) run() {
+func (l *Link) run() {
 	defer close(l.done)
 	for l.writeBatch() {
 	}
@@ -254,7 +264,7 @@ func (l *link) run() {
 }
 
 // writeBatch writes what waits. It reports false when the link is to end.
-func (l *link) writeBatch() bool {
+func (l *Link) writeBatch() bool {
 	l.mu.Lock()
 	batch, closing, err := l.queue, l.closing, l.err
 	if err != nil || batch == nil {
@@ -270,7 +280,7 @@ func (l *link) writeBatch() bool {
 	l.mu.Unlock()
 
 	if closing {
-		l.raw.SetWriteDeadline(time.Now().Add(flushTimeout))
+		l.raw.SetWriteDeadline(time.Now().Add(FlushTimeout))
 	}
 	_, err = l.rwc.Write(*batch)
 
@@ -288,7 +298,7 @@ func (l *link) writeBatch() bool {
 }
 
 // linger ends the connection so that the last bytes arrive.
-func (l *link) linger() {
+func (l *Link) linger() {
 	defer l.raw.Close()
 	l.mu.Lock()
 	failed := l.err != nil
@@ -303,13 +313,20 @@ func (l *link) linger() {
 	io.Copy(io.Discard, l.raw.Conn)
 }
 
-// Close returns at once; done says when the connection is closed.
-func (l *link) Close() error {
+// Done is closed when the connection is closed and the writer has ended.
+func (l *Link) Done() <-chan struct{} { return l.done }
+
+// Raw is the TCP connection below.
+func (l *Link) Raw() *Meter { return l.raw }
+
+// Close lets what waits go out. It returns at once; Done says when the
+// connection is closed.
+func (l *Link) Close() error {
 	l.mu.Lock()
 	if !l.closing {
 		l.closing = true
 		if l.writing {
-			l.raw.SetWriteDeadline(time.Now().Add(flushTimeout))
+			l.raw.SetWriteDeadline(time.Now().Add(FlushTimeout))
 		}
 		l.raw.SetReadDeadline(time.Unix(1, 0))
 		l.broadcast()
@@ -319,8 +336,8 @@ func (l *link) Close() error {
 	return nil
 }
 
-// abort closes the connection at once. What waits is lost.
-func (l *link) abort() {
+// Abort closes the connection at once. What waits is lost.
+func (l *Link) Abort() {
 	l.raw.Close()
 	l.mu.Lock()
 	l.closing = true

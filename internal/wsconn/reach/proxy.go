@@ -1,4 +1,4 @@
-package wsconn
+package reach
 
 import (
 	"bufio"
@@ -67,16 +67,16 @@ func proxyAddr(u *url.URL) string {
 }
 
 // throughProxy makes conn, a connection to the proxy p, one to addr.
-func (d *dialing) throughProxy(ctx context.Context, p *url.URL, conn net.Conn, addr string) (net.Conn, error) {
-	d.enter(HopProxy)
+func (a *Attempt) throughProxy(ctx context.Context, p *url.URL, conn net.Conn, addr string) (net.Conn, error) {
+	a.enter(HopProxy)
 	var err error
 	switch p.Scheme {
 	case "socks5", "socks5h":
 		conn, err = socks(ctx, p, conn, addr)
 	case "https":
 		config := &tls.Config{}
-		if d.o.TLS != nil {
-			config = d.o.TLS.Clone()
+		if a.o.TLS != nil {
+			config = a.o.TLS.Clone()
 		}
 		config.ServerName = p.Hostname()
 		config.NextProtos = []string{"http/1.1"}

@@ -1,18 +1,14 @@
-package wsconn
+package link
 
 import (
-	"bufio"
 	"bytes"
 	"io"
-	"net"
 	"testing"
 	"testing/iotest"
-	"time"
 
 	"pgregory.net/rapid"
 
 	"holdfast/internal/frame"
-	"holdfast/internal/wire"
 )
 
 // pieces is a reader that gives the sizes it was told, then everything.
@@ -79,33 +75,4 @@ func TestControlFramesComeWhole(t *testing.T) {
 			t.Errorf("read %d, %v, want %d", n, err, want)
 		}
 	}
-}
-
-// TestPingThatTrickles: a ping whose bytes come 8 s apart is slower than the
-// WebSocket code allows, and is answered all the same.
-func TestPingThatTrickles(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		answer := make(chan string, 1)
-		relay := serveRaw(t, wire.SubprotocolV1, func(c net.Conn, br *bufio.Reader) {
-			for _, b := range frame.AppendFrame(nil, frame.Ping, []byte("slow")) {
-				c.Write([]byte{b})
-				time.Sleep(8 * time.Second)
-			}
-			for {
-				op, b, err := readFrame(br)
-				if err != nil {
-					return
-				}
-				if op == 10 {
-					answer <- string(b)
-				}
-			}
-		})
-		s := relay.stream(t, StreamOptions{})
-		go s.Read(make([]byte, 1))
-		if got := <-answer; got != "slow" || s.Err() != nil {
-			t.Errorf("answered %q, %v", got, s.Err())
-		}
-		s.CloseNow()
-	})
 }
