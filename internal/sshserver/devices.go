@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"holdfast/internal/pairing"
+	"holdfast/internal/state"
 	"holdfast/internal/wire"
 )
 
@@ -75,24 +76,19 @@ type DeviceKeys struct {
 // none. Only one process may hold a state directory.
 func OpenDeviceKeys(dir string) (*DeviceKeys, error) {
 	d := &DeviceKeys{path: filepath.Join(dir, devicesFile)}
-	f, err := os.Open(d.path)
+	info, err := os.Stat(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return d, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read device keys: %w", err)
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("read device keys: %w", err)
-	}
 	if info.Mode().Perm()&0o022 != 0 {
 		return nil, fmt.Errorf("read device keys: others may write %s (mode %04o), so they could let themselves in; check it, then chmod 600", d.path, info.Mode().Perm())
 	}
-	text, err := io.ReadAll(io.LimitReader(f, maxDevicesBytes+1))
+	text, err := state.ReadFile(d.path, maxDevicesBytes)
 	if err != nil {
-		return nil, fmt.Errorf("read device keys %s: %w", d.path, err)
+		return nil, fmt.Errorf("read device keys: %w", err)
 	}
 	if d.devices, err = parseDevices(text); err != nil {
 		return nil, fmt.Errorf("read device keys %s: %w; restore it from a backup, or move it away and pair the devices again", d.path, err)
@@ -101,9 +97,6 @@ func OpenDeviceKeys(dir string) (*DeviceKeys, error) {
 }
 
 func parseDevices(text []byte) ([]Device, error) {
-	if len(text) > maxDevicesBytes {
-		return nil, errors.New("it is larger than 1 MiB")
-	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	var file devicesRecord
@@ -236,39 +229,9 @@ func (d *DeviceKeys) write(devices []Device) error {
 	if err != nil {
 		return fmt.Errorf("write device keys: %w", err)
 	}
-	if err := writeFile(d.path, append(text, '\n')); err != nil {
+	if err := state.WriteFile(d.path, append(text, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write device keys: %w", err)
 	}
 	d.devices, d.stale = devices, false
 	return nil
-}
-
-// writeFile puts text in place of path's content with mode 0600, whole or not
-// at all, also across a power cut.
-func writeFile(path string, text []byte) error {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

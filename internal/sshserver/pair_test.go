@@ -211,6 +211,7 @@ func TestExpiredLink(t *testing.T) {
 	c, err := sshlink.Dial(context.Background(), m.dialTCP(), sshlink.Options{HostKeys: l.HostKeys, Key: k})
 	must(t, err)
 	defer c.Close()
+	must(t, c.Ping(context.Background())) // it was admitted
 	m.links.mu.Lock()
 	m.links.open[0].expires = time.Now()
 	m.links.mu.Unlock()

@@ -167,6 +167,7 @@ func (s *Server) Close() {
 // empty.
 func (s *Server) Serve(conn net.Conn, deviceID string) {
 	defer conn.Close()
+	deviceID = wire.CleanText(deviceID, wire.MaxNameBytes)
 	log := s.o.Logger.With("conn", s.serial.Add(1), "device", deviceID)
 	if err := s.begin(conn); err != nil {
 		log.Warn("ssh connection refused", "err", err)
@@ -195,7 +196,7 @@ func (s *Server) Serve(conn net.Conn, deviceID string) {
 		}
 		return
 	}
-	l.log.Info("ssh connection", "paired", l.paired, "user", l.conn.User(), "took", time.Since(began))
+	l.log.Info("ssh connection", "paired", l.paired, "took", time.Since(began))
 	l.serve(chans, reqs)
 	l.log.Info("ssh connection ended", "took", time.Since(began))
 }

@@ -21,6 +21,9 @@ const (
 	maxEnv = 32
 	// maxTermBytes bounds the terminal's name.
 	maxTermBytes = 64
+	// sftpGrace is the time for file operations to end after their connection:
+	// a slow disk has written 32 KiB by then.
+	sftpGrace = 2 * time.Second
 )
 
 // session is one session channel: requests that prepare it, then one that
@@ -165,11 +168,27 @@ func (s *session) subsystem(payload []byte) (run func(), ok bool) {
 // sftp serves files as the agent's user, starting in the home directory.
 func (s *session) sftp() {
 	server, err := sftp.NewServer(s.channel, sftp.WithServerWorkingDirectory(s.live.server.account.Home))
-	if err == nil {
-		err = server.Serve() // returns when the channel's input ends
+	if err != nil {
+		s.live.log.Error("sftp not started", "err", err)
+		return
 	}
-	if err != nil && s.ctx.Err() == nil {
-		s.live.log.Info("sftp ended", "err", err)
+	ended := make(chan struct{})
+	// Ends with the channel's input, except that an operation of the system can
+	// hang (opening a named pipe, a network file system that is away) and nothing
+	// can end that: then the connection does not wait for it for ever.
+	go func() {
+		server.Serve()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return
+	case <-s.ctx.Done():
+	}
+	select {
+	case <-ended:
+	case <-time.After(sftpGrace):
+		s.live.log.Warn("sftp is left behind in a file operation that hangs")
 	}
 }
 
@@ -219,10 +238,11 @@ func (s *session) pump(p *shell.Process) shell.Exit {
 	return p.Exit()
 }
 
-// finish ends the channel with an exit status or signal. Errors mean that the
-// channel ended first.
+// finish ends the channel with an exit status or signal. The end of output is
+// the channel's: OpenSSH's multiplexing client loses a status that comes between
+// the two, and x/crypto does not guard CloseWrite against a Write, which package
+// sftp may still be in. Errors mean that the channel ended first.
 func (s *session) finish(e shell.Exit) {
-	s.channel.CloseWrite()
 	if e.Signal != "" {
 		s.channel.SendRequest("exit-signal", false, ssh.Marshal(struct {
 			Signal     string

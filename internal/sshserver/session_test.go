@@ -323,6 +323,34 @@ func TestSFTP(t *testing.T) {
 	}
 }
 
+func TestSFTPThatHangsDoesNotHoldTheServer(t *testing.T) {
+	m := newMachine(t, nil)
+	fifo := filepath.Join(m.home, "pipe")
+	must(t, syscall.Mkfifo(fifo, 0o600))
+	client := m.pairedClient()
+	c, err := sftp.NewClient(client)
+	must(t, err)
+	opened := make(chan struct{})
+	go func() { // ends with the connection
+		c.Open("pipe")
+		close(opened)
+	}()
+	_, err = c.Stat("pipe") // another operation goes on meanwhile
+	must(t, err)
+	began := time.Now()
+	client.Close()
+	m.Close()
+	if took := time.Since(began); took > sftpGrace+15*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	<-opened
+	c.Close()
+	// Let go of what was left behind, if it got as far as opening.
+	if f, err := os.OpenFile(fifo, os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil {
+		f.Close()
+	}
+}
+
 func TestFurtherSubsystem(t *testing.T) {
 	ended := make(chan struct{})
 	m := newMachine(t, func(o *Options) {
