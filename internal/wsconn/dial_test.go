@@ -169,7 +169,7 @@ func TestRequestOfAStream(t *testing.T) {
 
 func TestHandshakeHasTenSeconds(t *testing.T) {
 	for name, handler := range map[string]func(c net.Conn){
-		"mute":    func(c net.Conn) { io.Copy(io.Discard, c) },
+		"mute": func(c net.Conn) { io.Copy(io.Discard, c) },
 		"trickle": func(c net.Conn) {
 			c.Read(make([]byte, 1)) // an answer before the question is another fault
 			trickle(c, "HTTP/1.1 101 Switching Protocols\r\nX: "+strings.Repeat("x", 100))

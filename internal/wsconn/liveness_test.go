@@ -241,6 +241,53 @@ func TestBlockedWriterIsNotADeadPath(t *testing.T) {
 	})
 }
 
+// TestCloseFrameHasRoomBehindABlockedPeer: an hour of pings and pongs has filled
+// what is kept for them, and the code is sent all the same.
+func TestCloseFrameHasRoomBehindABlockedPeer(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		goOn, over := make(chan struct{}), make(chan struct{})
+		code := make(chan int, 1)
+		var pinging sync.WaitGroup
+		relay := serveRaw(t, wire.SubprotocolV1, func(c net.Conn, br *bufio.Reader) {
+			pinging.Go(func() {
+				for {
+					select {
+					case <-over:
+						return
+					case <-time.After(5 * time.Second):
+						c.Write(append([]byte{0x89, 125}, make([]byte, 125)...))
+					}
+				}
+			})
+			<-goOn
+			for {
+				op, b, err := readFrame(br)
+				if err != nil {
+					return
+				}
+				if op == 8 {
+					code <- int(b[0])<<8 | int(b[1])
+					return
+				}
+			}
+		})
+		s := relay.stream(t, StreamOptions{})
+		go s.Read(make([]byte, 1))
+		go s.Write(make([]byte, 1<<20))
+		time.Sleep(time.Hour)
+		if s.Err() != nil {
+			t.Fatalf("after an hour: %v", s.Err())
+		}
+		time.AfterFunc(time.Second, func() { close(goOn) })
+		s.CloseWith(wire.CloseUnauthorized, "device revoked")
+		if c := <-code; c != 4401 {
+			t.Errorf("the peer saw %d", c)
+		}
+		close(over)
+		pinging.Wait()
+	})
+}
+
 // TestDeadPathUnderABlockedWriter: a relay of version 1 pings what it has
 // stopped reading from, so silence is death even while we cannot send.
 func TestDeadPathUnderABlockedWriter(t *testing.T) {

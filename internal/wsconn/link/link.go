@@ -210,11 +210,12 @@ func (l *Link) WaitRoom(expired <-chan struct{}) error {
 	}
 }
 
-// RoomForControl reports whether a control frame fits the reserve.
+// RoomForControl reports whether a ping or a pong fits the reserve with room
+// left for the close frame.
 func (l *Link) RoomForControl() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.queue == nil || len(*l.queue)+controlFrameBytes <= BufferBytes
+	return l.queue == nil || len(*l.queue)+2*controlFrameBytes <= BufferBytes
 }
 
 // Stuck reports whether bytes wait that the network does not take.

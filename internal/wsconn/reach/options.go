@@ -61,8 +61,8 @@ type Options struct {
 	// DialContext replaces net.Dialer, which looks names up anew for each dial
 	// and races IPv6 and IPv4 (RFC 8305). Nil uses net.Dialer.
 	DialContext func(ctx context.Context, network, addr string) (net.Conn, error)
-	// OnStage hears how long each hop took and how it ended, from the dialling
-	// goroutine. May be nil.
+	// OnStage hears how long each hop took and how it ended, one call at a time;
+	// it must not block. May be nil.
 	OnStage func(hop Hop, took time.Duration, err error)
 	// Log may be nil.
 	Log *slog.Logger
