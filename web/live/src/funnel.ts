@@ -1,0 +1,225 @@
+// The life of one channel over all its sockets: every failure goes in, at most
+// one live socket and one pending reconnect come out. No socket, no timer.
+
+import { classOf, MAX_PEER_DELAY, restartDelay, type Profile } from "./codes.js";
+import { createWatch, type Instant } from "./time.js";
+
+/** Every wait is uniform between nothing and a ceiling: thousands that lost one server must not come back as a wave. */
+export interface Backoff {
+  /** The ceiling after the first failure; absent: base. ms. */
+  first?: number;
+  /** Doubles with every failure after the first, up to cap; ms. */
+  base: number;
+  cap: number;
+}
+
+/** Pages: the first wait is spread over 3 s, because all pages of a server lose it at once. */
+export const pageBackoff: Backoff = { first: 3e3, base: 1e3, cap: 15e3 };
+/** A channel whose lease is 30 s. */
+export const timingBackoff: Backoff = { first: 3e3, base: 1e3, cap: 5e3 };
+
+/** The longest wait after a number of failures in a row, from 1. */
+export const ceiling = ({ first, base, cap }: Backoff, failures: number): number =>
+  Math.min(failures < 2 && first ? first : base * 2 ** (failures - 1), cap);
+
+/** A connection ready for so long starts the backoff anew: longer than a server takes to fall over whoever comes. */
+export const STABLE_AFTER = 1e4;
+/** The least time between two attempts: network events come in bursts. */
+export const MIN_ATTEMPT_GAP = 250;
+/** The least wait after an answer of class later. */
+export const LATER_MIN = 1e3;
+/** An unattended program asks again so long after a terminal answer, give or take a quarter. */
+export const UNATTENDED_RETRY = 36e5;
+
+/** How a connection ended. */
+export interface Failure {
+  /** The close code; absent: 1006. */
+  code?: number | undefined;
+  reason?: string | undefined;
+  /** A wait that the peer asked for otherwise (Retry-After); ms. */
+  after?: number | undefined;
+}
+
+export type Phase = "idle" | "waiting" | "dialing" | "open" | "up" | "stopped";
+
+/** What the owner of a channel does after an event, in this order. */
+export interface Action {
+  /** Forget this socket, detach from it, then close it as best one can, waiting for nothing. 0: none. */
+  retire: number;
+  /** Dial now, under this number. 0: no. */
+  connect: number;
+  /** Wake the live socket's judge. */
+  probe: boolean;
+  /** The monotonic time at which to call tick; Infinity for none. */
+  next: number;
+  phase: Phase;
+}
+
+export interface FunnelOptions {
+  profile: Profile;
+  backoff: Backoff;
+  /** Uniform in [0, 1). Absent: Math.random. */
+  random?: (() => number) | undefined;
+  /** For a program that nobody watches: a terminal answer other than 4409 is asked again hourly. */
+  unattended?: boolean | undefined;
+  /** What this process calls itself: a 4409 that names it is its own doing. */
+  instance?: string | undefined;
+}
+
+export interface Funnel {
+  /** The person's act: connect, also after a stop, whatever the wait. */
+  start(now: Instant): Action;
+  /** The person's act: nothing connects until start. */
+  stop(now: Instant): Action;
+  opened(now: Instant, socket: number): Action;
+  ready(now: Instant, socket: number): Action;
+  /** A socket is over, by whatever cause. Of one that is not the present one: changes nothing. */
+  fail(now: Instant, socket: number, why: Failure): Action;
+  /** The peer asks to be left after a delay. */
+  drain(now: Instant, socket: number, after: number): Action;
+  /** Network change, page to the front: skips a wait, probes a live socket, undoes no stop. */
+  wake(now: Instant): Action;
+  tick(now: Instant): Action;
+  /** The newest failure; undefined before the first and after start from a stop. */
+  why(): Failure | undefined;
+}
+
+const NONE = -Infinity;
+
+export const createFunnel = ({ profile, backoff, random = Math.random, unattended, instance }: FunnelOptions): Funnel => {
+  const slept = createWatch();
+  let phase: Phase = "idle";
+  let live = 0; // the socket that is live or being dialled
+  let last = 0; // the newest number given out
+  let due = 0;
+  let hourly = false; // the pending attempt follows a terminal answer
+  let failures = 0;
+  let readyAt = 0;
+  let attemptAt = NONE;
+  let drainAt = NONE;
+  let why: Failure | undefined;
+  let a: Action;
+
+  const begin = () => {
+    a = { retire: 0, connect: 0, probe: false, next: Infinity, phase };
+  };
+
+  const retire = () => {
+    a.retire = live;
+    live = 0;
+  };
+
+  const wait = (now: Instant, delay: number, isHourly = false) => {
+    phase = "waiting";
+    hourly = isHourly;
+    due = now.mono + delay;
+  };
+
+  const wake = (now: Instant) => {
+    if (phase == "waiting" && !hourly) due = Math.min(due, now.mono);
+    if (phase == "open" || phase == "up") a.probe = true;
+  };
+
+  const step = (now: Instant): Action => {
+    if (slept(now)) wake(now);
+    if (drainAt > NONE && live && now.mono >= drainAt) {
+      // Planned: the peer has spread its clients already.
+      drainAt = NONE;
+      why = { code: 1012, reason: "drain" };
+      a.probe = false;
+      retire();
+      wait(now, 0);
+    }
+    if (phase == "waiting") {
+      due = Math.max(due, attemptAt + MIN_ATTEMPT_GAP);
+      if (now.mono >= due) {
+        a.connect = live = ++last;
+        phase = "dialing";
+        attemptAt = now.mono;
+      } else a.next = due;
+    }
+    if (!live) drainAt = NONE;
+    else if (drainAt > NONE) a.next = Math.min(a.next, drainAt);
+    a.phase = phase;
+    return a;
+  };
+
+  /** One event: what it changes, then what is due. */
+  const event = (change?: (now: Instant) => void) => (now: Instant) => {
+    begin();
+    change?.(now);
+    return step(now);
+  };
+
+  /** The same for a socket; of one that is not the present one it changes nothing. */
+  const ofSocket =
+    <T>(change: (now: Instant, arg: T) => void) =>
+    (now: Instant, socket: number, arg: T) => {
+      begin();
+      if (socket && socket == live) change(now, arg);
+      return step(now);
+    };
+
+  return {
+    start: event((now) => {
+      if (phase == "idle" || phase == "stopped") {
+        failures = 0;
+        why = undefined;
+        wait(now, 0);
+      } else if (phase == "waiting") wait(now, Math.min(0, due - now.mono));
+    }),
+    stop: event(() => {
+      retire();
+      phase = "stopped";
+    }),
+    opened: ofSocket<void>(() => {
+      if (phase == "dialing") phase = "open";
+    }) as Funnel["opened"],
+    ready: ofSocket<void>((now) => {
+      if (phase != "up") {
+        phase = "up";
+        readyAt = now.mono;
+      }
+    }) as Funnel["ready"],
+    fail: ofSocket<Failure>((now, failure) => {
+      const { code = 1006, reason = "", after = 0 } = failure;
+      const stable = phase == "up" && now.mono - readyAt >= STABLE_AFTER;
+      let is = classOf(profile, code);
+      why = failure;
+      retire();
+      if (is == "stop") {
+        const replaced = code == 4409;
+        if (replaced && instance && reason.split(/[ =:"]/).includes(instance)) {
+          // Our own newer attempt won and has failed since.
+          is = "counted";
+        } else {
+          if (unattended && !replaced) {
+            failures++;
+            wait(now, (0.75 + random() / 2) * UNATTENDED_RETRY, true);
+          } else phase = "stopped";
+          return;
+        }
+      }
+      if (stable && (is == "back" || is == "delayed")) failures = 0;
+      let delay = random() * ceiling(backoff, ++failures);
+      if (is == "later") delay = Math.max(delay, LATER_MIN);
+      if (is == "delayed") {
+        const asked = restartDelay(reason);
+        if (asked != null) {
+          // Newer than what a drain said.
+          delay = asked;
+          drainAt = NONE;
+        }
+      }
+      // A drain has said when this client's turn is.
+      wait(now, Math.max(delay, drainAt - now.mono, Math.min(after, MAX_PEER_DELAY)));
+      drainAt = NONE;
+    }),
+    drain: ofSocket<number>((now, after) => {
+      drainAt = now.mono + Math.min(Math.max(after, 0), MAX_PEER_DELAY);
+    }),
+    wake: event(wake),
+    tick: event(),
+    why: () => why,
+  };
+};
