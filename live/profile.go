@@ -61,17 +61,20 @@ func (p *Profile) config(keepalive, silence, open time.Duration) liveness.Config
 	if keepalive == 0 {
 		keepalive = p.keepalive
 	}
-	idle := max(keepalive, 0)
-	if idle == 0 {
-		idle = p.keepalive // no keepalive: still ask before judging
-	}
 	if silence == 0 {
 		silence = p.silence
 	}
-	if silence == 0 {
-		silence = idle * 5 / 2
+	beat := keepalive
+	if beat < 0 {
+		beat = p.keepalive
 	}
-	idle = min(idle, silence/2)
+	if silence == 0 {
+		silence = beat * 5 / 2
+	}
+	idle := silence / 2 // without a keepalive the judge's question is the only one
+	if keepalive > 0 {
+		idle = min(idle, beat)
+	}
 	t := liveness.Track{Probe: liveness.ProbeProtocol, Counts: liveness.InByte, Idle: idle, Window: silence - idle}
 	c := liveness.Config{Ready: open}
 	if p.asksByText {
