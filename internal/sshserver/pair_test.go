@@ -305,6 +305,26 @@ func TestAnUnpairedKeyReachesPairOnly(t *testing.T) {
 	}
 }
 
+func TestUnpairedConnectionsAreBounded(t *testing.T) {
+	m := newMachine(t, nil)
+	l := m.link()
+	k := signer(t)
+	for range maxUnpaired {
+		c, err := m.client(k)
+		must(t, err)
+		if _, _, err := c.SendRequest("keepalive@openssh.com", true, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c, err := m.client(k); err == nil {
+		c.Wait() // it was ended at once
+	}
+	if out, _, err := m.run(m.pairedClient(), "echo in"); out != "in\n" {
+		t.Errorf("a paired device: %q, %v", out, err)
+	}
+	m.CloseLink(l.Secret)
+}
+
 func TestMalformedPairingRequests(t *testing.T) {
 	m := newMachine(t, nil)
 	l := m.link()

@@ -28,6 +28,7 @@ import (
 
 	"holdfast/internal/pairing"
 	"holdfast/internal/sshlink"
+	"holdfast/internal/sshserver/ownsshd"
 	"holdfast/internal/sshserver/shell"
 	"holdfast/internal/wire"
 )
@@ -53,6 +54,9 @@ const (
 	// maxChannels bounds the channels of a connection: a browser that goes
 	// through a forwarded port opens some tens.
 	maxChannels = 128
+	// maxUnpaired bounds the connections of keys that are not paired, of which
+	// each can make us hold 4 MB that it sent and nobody reads.
+	maxUnpaired = 16
 	// maxUnpairedChannels is for one try to pair and one to repeat it.
 	maxUnpairedChannels = 2
 )
@@ -116,7 +120,7 @@ type Server struct {
 	o       Options
 	account shell.Account
 	links   links
-	sshd    sshdProbe
+	sshd    *ownsshd.SSHD
 	pending chan struct{} // holds one element for each unauthenticated connection
 	serial  atomic.Uint64 // numbers connections in the log
 	wg      sync.WaitGroup
@@ -139,7 +143,7 @@ func New(o Options) (*Server, error) {
 	return &Server{
 		o:       o,
 		account: account,
-		sshd:    sshdProbe{addr: o.SSHD},
+		sshd:    ownsshd.New(o.SSHD, account.Name, account.Home, o.Logger),
 		pending: make(chan struct{}, maxPending),
 		conns:   make(map[net.Conn]*live),
 	}, nil
@@ -189,7 +193,7 @@ func (s *Server) Serve(conn net.Conn, deviceID string) {
 	}
 	if !s.admit(conn, l) {
 		l.conn.Close()
-		l.log.Warn("ssh connection ended", "err", "its key was revoked or its link closed meanwhile")
+		l.log.Warn("ssh connection ended", "err", "its key was revoked or its link closed meanwhile, or too many try to pair")
 		go ssh.DiscardRequests(reqs) // ends with the connection, which is closed
 		for range chans {
 			// The same, and waited for: nothing is accepted.
@@ -227,12 +231,18 @@ func (s *Server) end(conn net.Conn) {
 // by the second look, one after it by Revoke.
 func (s *Server) admit(conn net.Conn, l *live) bool {
 	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+	s.conns[conn] = l
+	unpaired := 0
+	for _, other := range s.conns {
+		if other != nil && !other.paired {
+			unpaired++
+		}
+	}
+	refused := s.closed || !l.paired && unpaired > maxUnpaired
+	s.mu.Unlock()
+	if refused {
 		return false
 	}
-	s.conns[conn] = l
-	s.mu.Unlock()
 	if l.paired {
 		_, ok := s.o.Devices.ByKey(l.key)
 		return ok
@@ -314,7 +324,7 @@ func (s *Server) Revoke(device, key string) error {
 		ended := s.hangUp(k)
 		s.o.Logger.Info("device revoked", "device", device, "key", k.Fingerprint(), "connections", ended)
 	}
-	errs = append(errs, s.uninstall(keys, device))
+	errs = append(errs, s.sshd.Uninstall(keys, device))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("revoke device %q: %w", device, err)
 	}

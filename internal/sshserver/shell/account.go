@@ -24,7 +24,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -176,6 +175,3 @@ func AcceptEnv(name, value string) bool {
 	}
 	return len(name) <= 64 && len(value) <= 256 && !strings.ContainsAny(name+value, "\x00\n=")
 }
-
-// Describe says who gets in, for logs: "name (uid)".
-func (a Account) Describe() string { return a.Name + " (" + strconv.Itoa(os.Getuid()) + ")" }
