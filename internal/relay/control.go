@@ -36,19 +36,18 @@ const (
 // machine. A field more here is paid for by every one of them.
 type control struct {
 	axes.Member
-	relay    *Relay
-	instance wire.Instance
+	relay *Relay
 
 	mu       sync.Mutex
 	conn     *park.Conn // nil until the socket is parked
 	before   *prelude   // what comes until then
 	hello    unique.Handle[hello]
-	presence string
-	owed     int16 // revocations sent and not acknowledged
-	more     bool  // further ones wait for those
-	greeted  bool  // hello is set
-	pinged   bool  // it has sent an application ping, so that other frames count no more
-	ended    bool  // nothing is delivered any more
+	presence *string // opaque; nil for none
+	owed     int16   // revocations sent and not acknowledged
+	more     bool    // further ones wait for those
+	greeted  bool    // hello is set
+	pinged   bool    // it has sent an application ping, so that other frames count no more
+	ended    bool    // nothing is delivered any more
 }
 
 // prelude is what happens to a control connection that holds its machine's name
@@ -181,10 +180,10 @@ func (r *Relay) serveAgent(w http.ResponseWriter, req *http.Request, hs handshak
 	case err != nil:
 		return r.failure("claim a machine", err)
 	}
-	c := &control{relay: r, instance: wire.Instance(strings.Clone(string(hs.Instance))), before: &prelude{}}
+	c := &control{relay: r, before: &prelude{}}
 	c.Init(c, k.Machine, axes.Control)
 	r.axes.Add(&c.Member, t)
-	r.hold(c, epoch)
+	r.hold(c, epoch, hs.Instance)
 	// Now that c is in the registry, a revocation either was seen here or closes
 	// it from there.
 	if code, reason := r.stillGood(k, t); code != 0 {
@@ -211,7 +210,7 @@ func (r *Relay) serveAgent(w http.ResponseWriter, req *http.Request, hs handshak
 }
 
 // hold makes c the machine's holder.
-func (r *Relay) hold(c *control, epoch uint64) {
+func (r *Relay) hold(c *control, epoch uint64, instance wire.Instance) {
 	k := c.Key() // the one copy of the names
 	before, err := r.router.Hold(k, epoch, c)
 	switch {
@@ -225,7 +224,7 @@ func (r *Relay) hold(c *control, epoch uint64) {
 	if old, ok := before.(*control); ok {
 		// It lost the name in Hold; the rest goes on in the background.
 		r.meter.Replaced()
-		old.End(wire.CloseReplaced, wire.ReplacedReason(c.instance))
+		old.End(wire.CloseReplaced, wire.ReplacedReason(instance))
 	}
 	c.mu.Lock()
 	ended := c.ended
@@ -411,7 +410,10 @@ func (c *control) text(payload []byte) {
 			services: joinList(m.Services),
 		})
 		c.mu.Lock()
-		c.hello, c.presence, c.greeted = h, strings.Clone(m.Presence), true
+		c.hello, c.presence, c.greeted = h, nil, true
+		if m.Presence != "" {
+			c.presence = new(m.Presence)
+		}
 		c.mu.Unlock()
 	case wire.OpRefuse:
 		c.refused(m)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/coder/websocket"
 
@@ -192,4 +193,11 @@ func TestRevokesAreSentUntilAcknowledged(t *testing.T) {
 		})
 		g.agent("mini", a.token).pong() // the first message is the pong
 	})
+}
+
+// A parked machine pays for this entry; the relay has a kilobyte for it all.
+func TestControlEntryIsSmall(t *testing.T) {
+	if n := unsafe.Sizeof(control{}); n > 144 {
+		t.Errorf("a control connection has %d bytes", n)
+	}
 }

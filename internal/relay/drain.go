@@ -54,6 +54,9 @@ func (r *Relay) Drain(ctx context.Context) error {
 		// Its machine is back by then, or nearly.
 		m.Self().End(wire.CloseRestart, left(of[m.Key()]+drainBase))
 	}
+	for _, m := range r.axes.OfRole(axes.Live) {
+		m.Self().End(wire.CloseRestart, left(drainBase))
+	}
 	if err := r.settle(ctx); err != nil {
 		return fmt.Errorf("drain: %w", err)
 	}
@@ -65,7 +68,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 func (r *Relay) settle(ctx context.Context) error {
 	tick := time.NewTicker(drainPoll)
 	defer tick.Stop()
-	for r.axes.Count(axes.Control)+r.axes.Count(axes.Device)+r.axes.Count(axes.Agent) > 0 {
+	for r.axes.Total() > 0 {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)

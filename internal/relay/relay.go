@@ -355,6 +355,7 @@ func (r *Relay) gauges() meter.Gauges {
 			{axes.Control.String(), "goroutine"}: parked.Goroutine,
 			{axes.Device.String(), "stream"}:     r.axes.Count(axes.Device),
 			{axes.Agent.String(), "stream"}:      r.axes.Count(axes.Agent),
+			{axes.Live.String(), "stream"}:       r.axes.Count(axes.Live),
 		},
 		Waiting:     r.dials.Count(),
 		ParkedBytes: int(parked.HeldBytes),

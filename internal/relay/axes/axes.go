@@ -21,15 +21,17 @@ import (
 // Role says what a socket is for.
 type Role uint8
 
+// The roles.
 const (
 	Control Role = iota // an agent's control connection
 	Device              // a device's leg of a stream
 	Agent               // the agent's leg of one
-	Roles
+	Live                // a live channel's connection
+	Roles               // how many there are
 )
 
 func (r Role) String() string {
-	return [Roles]string{"control", "device", "agent"}[r]
+	return [Roles]string{"control", "device", "agent", "live"}[r]
 }
 
 // Ender is a socket that can be told to go. End never blocks, may be called
@@ -76,10 +78,10 @@ type accountEntry struct {
 // tokenEntry is a token that has sockets or streams open here.
 type tokenEntry struct {
 	id      string
-	device  string
-	expires int64 // Unix milliseconds, rounded up; 0 for never
-	streams int   // device streams open or being opened
-	members int
+	device  *string // nil for a token of no device
+	expires int64   // Unix milliseconds, rounded up; 0 for never
+	streams int32   // device streams open or being opened
+	members int32
 	first   *Member
 }
 
@@ -161,7 +163,7 @@ func (a *Axes) Reserve(t engine.Token, limit int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	tok := a.token(t)
-	if tok.streams >= limit {
+	if int(tok.streams) >= limit {
 		a.dropToken(tok)
 		return false
 	}
@@ -184,7 +186,7 @@ func (a *Axes) Streams(tokenID string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if tok := a.tokens[tokenID]; tok != nil {
-		return tok.streams
+		return int(tok.streams)
 	}
 	return 0
 }
@@ -192,7 +194,10 @@ func (a *Axes) Streams(tokenID string) int {
 func (a *Axes) token(t engine.Token) *tokenEntry {
 	tok := a.tokens[t.ID]
 	if tok == nil {
-		tok = &tokenEntry{id: strings.Clone(t.ID), device: strings.Clone(t.Device)}
+		tok = &tokenEntry{id: strings.Clone(t.ID)}
+		if t.Device != "" {
+			tok.device = new(strings.Clone(t.Device))
+		}
 		if !t.Expires.IsZero() {
 			tok.expires = t.Expires.Add(time.Millisecond - 1).UnixMilli()
 			if a.nextExpiry == 0 || tok.expires < a.nextExpiry {
@@ -222,7 +227,7 @@ func (a *Axes) OfMachine(k engine.Key) []*Member {
 
 // OfDevice gathers the sockets of a device's tokens.
 func (a *Axes) OfDevice(id engine.AccountID, device string) []*Member {
-	return a.match(id, func(m *Member) bool { return device != "" && m.token.device == device })
+	return a.match(id, func(m *Member) bool { return m.token.device != nil && *m.token.device == device })
 }
 
 // Controls gathers the control connections of an account.
@@ -315,6 +320,17 @@ func (a *Axes) Expired(now time.Time) []*Member {
 		}
 	}
 	return out
+}
+
+// Total is how many sockets there are.
+func (a *Axes) Total() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := 0
+	for _, c := range a.counts {
+		n += c
+	}
+	return n
 }
 
 // Count is how many sockets have a role.
