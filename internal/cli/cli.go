@@ -147,7 +147,7 @@ func usageError(err error) error {
 	var pe *kong.ParseError
 	if errors.As(err, &pe) && pe.Context != nil {
 		if node := pe.Context.Selected(); node != nil {
-			hint = "see " + "holdfast " + node.Path()[len("holdfast "):] + " --help"
+			hint = "see " + node.FullPath() + " --help"
 		}
 	}
 	return &console.Failure{Code: console.ExitUsage, Err: err, Hint: hint}

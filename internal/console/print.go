@@ -64,10 +64,10 @@ const (
 	qrReset   = "\x1b[0m"
 )
 
-// PrintQR draws text as a QR code of half blocks. A terminal gets it in fixed
+// printQR draws text as a QR code of half blocks. A terminal gets it in fixed
 // colours; anything else gets the plain characters, which are right on a dark
 // background. It says so where the code is wider than the terminal.
-func (a *App) PrintQR(text string) error {
+func (a *App) printQR(text string) error {
 	lines, width, err := qrLines(text)
 	if err != nil {
 		return err
@@ -199,16 +199,20 @@ func Table(w io.Writer, rows [][]string) {
 // PrintLink prints a pairing link for a person: as text, as a QR code, and what
 // to type on another computer.
 func (a *App) PrintLink(link string, expires time.Time) error {
-	where := "on another device"
-	if l, err := pairing.ParseLink(link); err == nil && onlyHere(l.Relay) {
-		where = "on this computer only"
+	where, join := "for one device", "holdfast join "+shellWord(link)
+	l, err := pairing.ParseLink(link)
+	if err != nil {
+		return fmt.Errorf("print the pairing link: %w", err)
 	}
-	a.Say("Pair %s until %s (valid %s, for one device):\n\n  %s\n", where,
-		expires.Local().Format("15:04:05"), remaining(time.Until(expires)), link)
-	if err := a.PrintQR(link); err != nil {
+	if onlyHere(l.Relay) {
+		where, join = "this computer only", a.Words("join", link)
+	}
+	a.Say("Pairing link, %s, valid %s (until %s):\n\n  %s\n", where,
+		remaining(time.Until(expires)), expires.Local().Format("15:04:05"), link)
+	if err := a.printQR(link); err != nil {
 		return err
 	}
-	a.Say("\nOn a computer:  %s", a.Words("join", link))
+	a.Say("\nIn a terminal there:  %s", join)
 	return nil
 }
 

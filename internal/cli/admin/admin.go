@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -297,20 +298,19 @@ func (c *tokenList) Run(ctx context.Context, a *console.App) error {
 }
 
 func listTokens(ctx context.Context, store engine.Store, account string) ([]engine.Token, error) {
+	accounts, err := store.Accounts(ctx)
+	if err != nil {
+		return nil, err
+	}
 	if account != "" {
 		id, err := parseAccount(account)
 		if err != nil {
 			return nil, err
 		}
-		tokens, err := store.Tokens(ctx, id)
-		if err != nil {
-			return nil, noAccount("list tokens", id, err)
+		accounts = slices.DeleteFunc(accounts, func(a engine.Account) bool { return a.ID != id })
+		if len(accounts) == 0 {
+			return nil, noAccount("list tokens", id, engine.ErrNotFound)
 		}
-		return tokens, nil
-	}
-	accounts, err := store.Accounts(ctx)
-	if err != nil {
-		return nil, err
 	}
 	var all []engine.Token
 	for _, acc := range accounts {

@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/local"
 	"holdfast/internal/pairing"
 	"holdfast/internal/state"
+	"holdfast/internal/up"
 	"holdfast/internal/wire"
 )
 
@@ -43,16 +44,7 @@ func (w whose) source(a *console.App) (deviceSource, error) {
 		return deviceSource{}, err
 	}
 	if w.Machine == "" && dir.Has(state.AgentFile) {
-		return deviceSource{
-			list: func(ctx context.Context) ([]wire.DeviceInfo, error) {
-				answer, err := ask(ctx, a, local.Request{Op: local.OpDevices})
-				return answer.Devices, err
-			},
-			revoke: func(ctx context.Context, id string) error {
-				_, err := ask(ctx, a, local.Request{Op: local.OpRevoke, Device: id})
-				return err
-			},
-		}, nil
+		return ownDevices(a, dir), nil
 	}
 	m, err := w.choose(dir)
 	if err != nil {
@@ -67,6 +59,41 @@ func (w whose) source(a *console.App) (deviceSource, error) {
 		return deviceSource{}, err
 	}
 	return deviceSource{list: api.Devices, revoke: api.RevokeDevice}, nil
+}
+
+// ownDevices asks the agent of this state directory; where none runs, its files.
+func ownDevices(a *console.App, dir state.Dir) deviceSource {
+	offline := func(ctx context.Context, use func(*up.Offline) error) error {
+		home, err := a.Home()
+		if err != nil {
+			return err
+		}
+		o, err := up.OpenOffline(ctx, dir, home)
+		if err != nil {
+			return err
+		}
+		return errors.Join(use(o), o.Close())
+	}
+	return deviceSource{
+		list: func(ctx context.Context) (list []wire.DeviceInfo, err error) {
+			answer, err := ask(ctx, a, local.Request{Op: local.OpDevices})
+			if !errors.Is(err, state.ErrNotRunning) {
+				return answer.Devices, err
+			}
+			err = offline(ctx, func(o *up.Offline) (err error) {
+				list, err = o.Devices(ctx)
+				return err
+			})
+			return list, err
+		},
+		revoke: func(ctx context.Context, id string) error {
+			_, err := ask(ctx, a, local.Request{Op: local.OpRevoke, Device: id})
+			if !errors.Is(err, state.ErrNotRunning) {
+				return err
+			}
+			return offline(ctx, func(o *up.Offline) error { return o.Revoke(ctx, id) })
+		},
+	}
 }
 
 func (w whose) choose(dir state.Dir) (client.Machine, error) {

@@ -218,6 +218,11 @@ func (c *agentRun) Run(ctx context.Context, a *console.App) error {
 				err = a.Emit(e)
 			} else if up {
 				a.Say("connected; a device is let in by: %s", a.Words("pair"))
+			} else {
+				a.Say("not connected: %s", console.OneLine(why))
+				if ag.Status().Refused {
+					a.Say("the relay is asked again hourly; was the token made for another name? Then give that by --machine")
+				}
 			}
 			if err != nil {
 				return err
