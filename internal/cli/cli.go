@@ -46,6 +46,7 @@ type commands struct {
 	Proxy      reach.Proxy      `cmd:"" group:"use" help:"Connect standard input and output to a machine (for ProxyCommand)."`
 	SSHConfig  reach.SSHConfig  `cmd:"" name:"ssh-config" group:"use" help:"Print OpenSSH configuration for the paired machines."`
 	Machines   reach.Machines   `cmd:"" group:"use" help:"List machines and whether a device could get in."`
+	Doctor     reach.Doctor     `cmd:"" group:"use" help:"Find out at which layer a machine cannot be reached."`
 	KnownHosts reach.KnownHosts `cmd:"" name:"known-hosts" hidden:"" help:"Explain a host key to OpenSSH (KnownHostsCommand)."`
 
 	Account admin.Account `cmd:"" group:"admin" help:"Manage the accounts of the relay on this computer."`

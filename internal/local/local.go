@@ -33,6 +33,7 @@ const (
 	OpDevices  Op = "devices"  // list the devices that may enter: Devices
 	OpRevoke   Op = "revoke"   // revoke Device
 	OpMachines Op = "machines" // list the machines of the account: Relay, Machines
+	OpStatus   Op = "status"   // what the agent knows about itself: Agent
 )
 
 const (
@@ -67,6 +68,7 @@ type Answer struct {
 	Relay    string            `json:"relay,omitempty"`
 	Devices  []wire.DeviceInfo `json:"devices,omitempty"`
 	Machines *wire.Machines    `json:"machines,omitempty"`
+	Agent    json.RawMessage   `json:"agent,omitempty"` // an agent.Status
 }
 
 // Handler answers a question.

@@ -2,6 +2,7 @@ package up
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -257,6 +258,8 @@ func (a *Agent) answer(ctx context.Context, q local.Request) local.Answer {
 		var list wire.Machines
 		list, err = a.machines(ctx)
 		out.Machines = &list
+	case local.OpStatus:
+		out.Agent, err = json.Marshal(a.Status())
 	default:
 		err = fmt.Errorf("the holdfast that is running does not know %q: it is of another version; restart it", q.Op)
 	}
