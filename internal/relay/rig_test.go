@@ -357,3 +357,5 @@ func eventually(t testing.TB, what string, f func() bool) {
 	}
 	t.Fatalf("never: %s", what)
 }
+
+var keyOfMini = engine.Key{Account: "ann", Machine: "mini"}

@@ -239,7 +239,7 @@ func (a *Axes) Controls(id engine.AccountID) []*Member {
 // among those that are good.
 func (a *Axes) Except(id engine.AccountID, tokens map[string]bool, machines map[wire.MachineID]bool) (token, machine []*Member) {
 	token = a.match(id, func(m *Member) bool { return !tokens[m.token.id] })
-	machine = a.match(id, func(m *Member) bool { return !machines[m.machine] })
+	machine = a.match(id, func(m *Member) bool { return m.machine != "" && !machines[m.machine] })
 	return token, machine
 }
 
