@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -131,7 +132,18 @@ func Run(ctx context.Context, o Options) Report {
 	return w.report
 }
 
+// add reports a check, after those before it that there was nothing to ask of:
+// an address needs no name, and plain http has no certificate.
 func (w *walk) add(c Check) {
+	for _, l := range layers[:max(slices.Index(layers, c.Layer), 0)] {
+		if !w.done[l] {
+			w.note(Check{Layer: l, Status: Skipped})
+		}
+	}
+	w.note(c)
+}
+
+func (w *walk) note(c Check) {
 	w.done[c.Layer] = true
 	w.report.Checks = append(w.report.Checks, c)
 	if w.OnCheck != nil {
