@@ -121,12 +121,14 @@ func TestAnswersThatNoRelayGives(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			relay := serve(t, tt.handler)
-			err := dialTo(t, relay.options())
-			var got *NotRelayError
-			if !errors.As(err, &got) || !strings.Contains(err.Error(), tt.want) || HintOf(err) == "" {
-				t.Errorf("got %v", err)
-			}
+			bubble(t, func(t *testing.T) {
+				relay := serve(t, tt.handler)
+				err := dialTo(t, relay.options())
+				var got *NotRelayError
+				if !errors.As(err, &got) || !strings.Contains(err.Error(), tt.want) || HintOf(err) == "" {
+					t.Errorf("got %v", err)
+				}
+			})
 		})
 	}
 }
