@@ -199,20 +199,20 @@ func Table(w io.Writer, rows [][]string) {
 // PrintLink prints a pairing link for a person: as text, as a QR code, and what
 // to type on another computer.
 func (a *App) PrintLink(link string, expires time.Time) error {
-	where, join := "for one device", "holdfast join "+shellWord(link)
+	where, join := "for one device", "On another computer:  holdfast join "+shellWord(link)
 	l, err := pairing.ParseLink(link)
 	if err != nil {
 		return fmt.Errorf("print the pairing link: %w", err)
 	}
 	if onlyHere(l.Relay) {
-		where, join = "this computer only", a.Words("join", link)
+		where, join = "this computer only", "In a second terminal:  "+a.Words("join", link)
 	}
 	a.Say("Pairing link, %s, valid %s (until %s):\n\n  %s\n", where,
 		remaining(time.Until(expires)), expires.Local().Format("15:04:05"), link)
 	if err := a.printQR(link); err != nil {
 		return err
 	}
-	a.Say("\nIn a terminal there:  %s", join)
+	a.Say("\n%s", join)
 	return nil
 }
 

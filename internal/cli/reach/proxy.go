@@ -117,7 +117,8 @@ type stdio struct{ in, out *os.File }
 func (s stdio) Read(p []byte) (int, error)  { return s.in.Read(p) }
 func (s stdio) Write(p []byte) (int, error) { return s.out.Write(p) }
 
-func (s stdio) Close() error { return errors.Join(s.in.Close(), s.out.Close()) }
+// Close leaves the output open: it is being watched, and the process ends next.
+func (s stdio) Close() error { return s.in.Close() }
 
 // watchClosed calls gone when the reader at the far end of a pipe or socket has
 // gone, though nothing is being written: a stream that is quiet would else
@@ -128,10 +129,10 @@ func watchClosed(f *os.File, gone func()) (stop func()) {
 	if err != nil {
 		return func() {} // a write will notice
 	}
+	fds := []unix.PollFd{{Fd: int32(f.Fd())}, {Fd: int32(wake.Fd())}}
 	var wg sync.WaitGroup
 	// Ended by stop, which closes woken, or by the far end; stop waits.
 	wg.Go(func() {
-		fds := []unix.PollFd{{Fd: int32(f.Fd())}, {Fd: int32(wake.Fd())}}
 		for {
 			_, err := unix.Poll(fds, -1)
 			if err == unix.EINTR {

@@ -37,6 +37,7 @@ func (c *Up) Run(ctx context.Context, a *console.App) error {
 		return err
 	}
 	defer unlock()
+	warnRoot(a, c.Shell == "off")
 	u := &upRun{App: a, c: c, dir: dir, log: a.Logger(slog.LevelWarn)}
 	if c.Relay != "" {
 		return u.onRelay(ctx)
@@ -128,7 +129,6 @@ func (u *upRun) onRelay(ctx context.Context) error {
 
 // serve runs the agent until a signal or an end.
 func (u *upRun) serve(ctx context.Context, o up.AgentOptions) (err error) {
-	warnRoot(u.App, o.ShellOff)
 	u.paired = make(chan [2]string, 8)
 	o.Paired = func(id, name string) {
 		select {
@@ -199,9 +199,12 @@ func (u *upRun) printLink(ctx context.Context) error {
 // waysOut says how a relay on loopback can be reached from elsewhere.
 func (u *upRun) waysOut() string {
 	return fmt.Sprintf(`Other computers cannot reach that address. For them, stop this and use one of:
-  %s up --relay URL --token-file FILE     a relay that exists
+  %s up --relay URL --token-file FILE
+      a relay that exists
   %[1]s up --listen :443 --tls-cert FILE --tls-key FILE --public-url https://NAME
-  %[1]s up --public-url https://NAME      a reverse proxy, or your tailnet's https name, that leads to %s`,
+      this computer, if others reach it at that name
+  %[1]s up --public-url https://NAME
+      a reverse proxy, or your tailnet's https name, that leads to %s`,
 		u.Program, u.relay.Listening.Host)
 }
 
