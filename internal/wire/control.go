@@ -84,12 +84,19 @@ var (
 	ErrUnknownOp = errors.New("unknown op")
 )
 
+// heartbeat is a ping as our agents write it. Idle machines send nothing else,
+// and parsing it as JSON was a sixth of what their heartbeat cost a relay.
+const heartbeat = `{"op":"ping"}`
+
 // DecodeControl decodes the payload of one text frame. Keys match exactly, and
 // only the fields of the message's op are looked at. Errors: ErrTooBig,
 // ErrMalformed, ErrUnknownOp (with Op set in the result).
 func DecodeControl(b []byte) (Message, error) {
 	if len(b) > MaxControlBytes {
 		return Message{}, ErrTooBig
+	}
+	if string(b) == heartbeat {
+		return Message{Op: OpPing}, nil
 	}
 	if !utf8.Valid(b) {
 		return Message{}, fmt.Errorf("bad UTF-8: %w", ErrMalformed)
