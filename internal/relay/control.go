@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unique"
 
 	"holdfast/internal/engine"
 	"holdfast/internal/frame"
@@ -41,11 +40,10 @@ type control struct {
 	mu       sync.Mutex
 	conn     *park.Conn // nil until the socket is parked
 	before   *prelude   // what comes until then
-	hello    unique.Handle[hello]
+	hello    proof.Hello
 	presence *string // opaque; nil for none
 	owed     int16   // revocations sent and not acknowledged
 	more     bool    // further ones wait for those
-	greeted  bool    // hello is set
 	pinged   bool    // it has sent an application ping, so that other frames count no more
 	ended    bool    // nothing is delivered any more
 }
@@ -61,16 +59,6 @@ type prelude struct {
 
 // preludeMax bounds the messages of that instant.
 const preludeMax = 64
-
-// hello is what agents of one make say alike, so that it is kept once for all.
-type hello struct {
-	version, features, services string // lists joined with listSep
-}
-
-const listSep = "\n"
-
-// helloItems bounds a list in a hello.
-const helloItems = 64
 
 // controls keep the parked sockets.
 type controls struct {
@@ -404,13 +392,9 @@ func (c *control) text(payload []byte) {
 		c.mu.Unlock()
 		c.pong()
 	case wire.OpHello:
-		h := unique.Make(hello{
-			version:  wire.CleanReason(m.Version),
-			features: joinList(m.Features),
-			services: joinList(m.Services),
-		})
+		h := proof.KeepHello(m)
 		c.mu.Lock()
-		c.hello, c.presence, c.greeted = h, nil, true
+		c.hello, c.presence = h, nil
 		if m.Presence != "" {
 			c.presence = new(m.Presence)
 		}
@@ -435,48 +419,13 @@ func (c *control) refused(m wire.Message) {
 	c.relay.dials.Give(d, waiting.Answer{Code: wire.RefuseCode(m.Code), Reason: wire.CleanReason(m.Reason)})
 }
 
-// joinList keeps the items of a list that are names.
-func joinList[S ~string](items []S) string {
-	var b strings.Builder
-	for _, s := range items[:min(len(items), helloItems)] {
-		if _, err := wire.ParseMachineID(string(s)); err != nil {
-			continue
-		}
-		if b.Len() > 0 {
-			b.WriteString(listSep)
-		}
-		b.WriteString(string(s))
-	}
-	return b.String()
-}
-
-func splitList[S ~string](joined string) []S {
-	if joined == "" {
-		return nil
-	}
-	var out []S
-	for s := range strings.SplitSeq(joined, listSep) {
-		out = append(out, S(s))
-	}
-	return out
-}
-
-// greeting is what the agent said of itself.
-func (c *control) greeting() proof.Greeting {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.greeted {
-		return proof.Greeting{}
-	}
-	h := c.hello.Value()
-	return proof.Greeting{Version: h.version, Features: splitList[string](h.features), Services: splitList[wire.ServiceName](h.services)}
-}
-
-// greetingOf is that of the socket of this node that holds k.
+// greetingOf is what the socket of this node that holds k said of its agent.
 func (r *Relay) greetingOf(k engine.Key) proof.Greeting {
 	for _, m := range r.axes.Controls(k.Account) {
 		if c := m.Self().(*control); c.Key() == k && r.router.Holds(k, c) {
-			return c.greeting()
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.hello.Greeting()
 		}
 	}
 	return proof.Greeting{}

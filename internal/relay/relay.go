@@ -118,15 +118,12 @@ type Relay struct {
 	page     http.Handler
 	server   *http.Server
 
-	// ctx ends with Close; every goroutine of the Relay heeds it, and wg waits.
+	// ctx ends with Close; every goroutine of the Relay heeds it.
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	draining atomic.Bool
 	closing  sync.Once
-
-	wgMu   sync.Mutex
-	closed bool // nothing is added to wg any more
-	wg     sync.WaitGroup
+	tasks    tasks
 }
 
 // New makes a Relay and starts to follow the store's changes. Close ends it.
@@ -362,20 +359,30 @@ func (r *Relay) gauges() meter.Gauges {
 	}
 }
 
+// tasks are the goroutines that Close waits for.
+type tasks struct {
+	mu     sync.Mutex
+	closed bool // nothing is added to wg any more
+	wg     sync.WaitGroup
+}
+
+// wait ends the adding and waits.
+func (t *tasks) wait() {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	t.wg.Wait()
+}
+
 // background runs f in a goroutine that Close waits for. It is false, and f does
 // not run, once Close waits: a request may still be in its handler then.
 func (r *Relay) background(f func()) bool {
-	r.wgMu.Lock()
-	defer r.wgMu.Unlock()
-	if r.closed {
-		return false
+	r.tasks.mu.Lock()
+	defer r.tasks.mu.Unlock()
+	if !r.tasks.closed {
+		r.tasks.wg.Go(f)
 	}
-	r.wg.Add(1)
-	go func() {
-		defer r.wg.Done()
-		f()
-	}()
-	return true
+	return !r.tasks.closed
 }
 
 // own is background for what a connection is handed to.
@@ -553,10 +560,7 @@ func (r *Relay) Close() error {
 		_ = r.settle(ctx) // whoever stays is dropped now
 		r.cancel(errors.New("the relay is closing"))
 		r.controls.close()
-		r.wgMu.Lock()
-		r.closed = true
-		r.wgMu.Unlock()
-		r.wg.Wait()
+		r.tasks.wait()
 		flush, cancel := context.WithTimeout(context.Background(), wire.DrainTimeout)
 		defer cancel()
 		r.gate.Flush(flush)

@@ -47,13 +47,6 @@ const (
 // by accepting it, and nothing is sent.
 const OpPresent wire.Op = ""
 
-// Greeting is what an agent said of itself, or nothing.
-type Greeting struct {
-	Version  string
-	Features []string
-	Services []wire.ServiceName
-}
-
 // Options of New; all are required.
 type Options struct {
 	Router engine.Router
