@@ -10,6 +10,7 @@ import (
 	"go/parser"
 	"go/token"
 	"go/types"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -107,7 +108,20 @@ var wirePackage = sync.OnceValues(func() (*types.Package, error) {
 		}
 		files = append(files, f)
 	}
-	config := types.Config{Importer: importer.ForCompiler(fset, "source", nil)}
+	// What wire imports is taken from the build cache.
+	list := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}", "./internal/wire")
+	list.Dir = root
+	out, err := list.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list -export: %w", err)
+	}
+	exports := map[string]string{}
+	for line := range strings.SplitSeq(string(out), "\n") {
+		path, file, _ := strings.Cut(line, "=")
+		exports[path] = file
+	}
+	open := func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) }
+	config := types.Config{Importer: importer.ForCompiler(fset, "gc", open)}
 	return config.Check("holdfast/internal/wire", fset, files, nil)
 })
 
@@ -255,7 +269,7 @@ func testNames(t *testing.T) map[string]bool {
 	return out
 }
 
-// binary builds the command once.
+// builtBinary builds the command once.
 var builtBinary = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "archtest-")
 	if err != nil {
@@ -264,16 +278,20 @@ var builtBinary = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(dir, "holdfast")
 	build := exec.Command("go", "build", "-o", path, "./cmd/holdfast")
 	build.Dir = root
+	binaryDir = dir
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	return path, nil
 })
 
+// binaryDir is what builtBinary has made, for TestMain to remove.
+var binaryDir string
+
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if path, err := builtBinary(); err == nil {
-		os.RemoveAll(filepath.Dir(path))
+	if binaryDir != "" {
+		os.RemoveAll(binaryDir)
 	}
 	os.Exit(code)
 }
