@@ -15,21 +15,15 @@ export interface Profile {
   pong: string;
   /** Whether the server answers a ping only when the channel has opened; then the first pong makes it ready. */
   pongAfterOpen?: boolean;
-  /** The subprotocol to offer beside a bearer token. */
-  protocol?: string;
-  /** Ranges of codes, first match wins: from, to (both included), class. What no range holds is counted. */
-  codes: readonly (readonly [from: number, to: number, is: Class])[];
+  /** Which codes are of which class, first match wins. What none holds is counted. */
+  codes: readonly (readonly [is: Class, codes: RegExp])[];
   /** The code that ends a channel as it should end. */
   ended: number;
 }
 
 const common = [
-  [1000, 1001, "back"],
-  [1005, 1006, "back"],
-  [1011, 1011, "back"],
-  [1012, 1012, "delayed"],
-  [1013, 1013, "later"],
-  [1008, 1008, "stop"],
+  ["back", /^1(00[0156]|011)$/],
+  ["delayed", /^1012$/],
 ] as const;
 
 /** Holdfast's own channels, and any site's on the Go package `live`. */
@@ -37,8 +31,7 @@ export const holdfast: Profile = {
   name: "holdfast",
   ping: '{"op":"ping"}',
   pong: '{"op":"pong"}',
-  protocol: "holdfast.v1",
-  codes: [...common, [4000, 4099, "stop"], [4400, 4499, "stop"], [4000, 65535, "later"]],
+  codes: [...common, ["stop", /^(1008|4[04]..)$/], ["later", /^(1013|[4-9]...|.{5})$/]],
   ended: 4001,
 };
 
@@ -48,13 +41,13 @@ export const hydro: Profile = {
   ping: "ping",
   pong: "pong",
   pongAfterOpen: true,
-  codes: [...common, [4000, 4001, "stop"]],
+  codes: [...common, ["stop", /^(1008|400[01])$/], ["later", /^1013$/]],
   ended: 4001,
 };
 
 /** The class of a close code; every code has one. */
 export const classOf = (profile: Profile, code: number): Class =>
-  profile.codes.find(([from, to]) => code >= from && code <= to)?.[2] ?? "counted";
+  profile.codes.find(([, codes]) => codes.test("" + code))?.[0] ?? "counted";
 
 /**
  * A delay that a peer asks for is at most ten minutes: restarts are spread over
@@ -64,9 +57,9 @@ export const MAX_PEER_DELAY = 6e5;
 
 /** The delay in the reason of a 1012, `restart after=MS`; undefined for any other reason. */
 export const restartDelay = (reason: string): number | undefined => {
-  const ms = /^restart after=(\d+)( |$)/.exec(reason)?.[1];
   // More digits than a 64-bit number has are no number.
-  return ms == null || +ms > 2 ** 63 ? undefined : Math.min(+ms, MAX_PEER_DELAY);
+  const ms = /^restart after=(\d{1,19})( |$)/.exec(reason)?.[1];
+  return ms ? Math.min(+ms, MAX_PEER_DELAY) : undefined;
 };
 
 /**
@@ -78,5 +71,5 @@ export const codeOfRefusal = (status: number, ours: boolean): number =>
   : status == 503 ? 1013
   : !ours ? 1006
   : status == 400 ? 1008
-  : [401, 403, 404, 426].includes(status) ? 4e3 + status
+  : /40[134]|426/.test("" + status) ? 4e3 + status
   : 1006;

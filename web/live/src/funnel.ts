@@ -80,84 +80,71 @@ export interface Funnel {
   /** Network change, page to the front: skips a wait, probes a live socket, undoes no stop. */
   wake(now: Instant): Action;
   tick(now: Instant): Action;
-  /** The newest failure; undefined before the first and after start from a stop. */
+  /** The newest failure; undefined before the first, after stop and after start from a stop. */
   why(): Failure | undefined;
 }
 
 const NONE = -Infinity;
 
-export const createFunnel = ({ profile, backoff, random = Math.random, unattended, instance }: FunnelOptions): Funnel => {
+export const createFunnel = (o: FunnelOptions): Funnel => {
+  const { profile, backoff, random = Math.random } = o;
   const slept = createWatch();
   let phase: Phase = "idle";
   let live = 0; // the socket that is live or being dialled
   let last = 0; // the newest number given out
   let due = 0;
-  let hourly = false; // the pending attempt follows a terminal answer
   let failures = 0;
   let readyAt = 0;
   let attemptAt = NONE;
-  let drainAt = NONE;
   let why: Failure | undefined;
   let a: Action;
-
-  const begin = () => {
-    a = { retire: 0, connect: 0, probe: false, next: Infinity, phase };
-  };
+  // What pages do not have: the pending attempt follows a terminal answer; when
+  // a drain's delay has passed.
+  const more = FULL ? { hourly: false, drainAt: NONE } : (undefined as never);
 
   const retire = () => {
     a.retire = live;
     live = 0;
+    if (FULL) more.drainAt = NONE;
   };
 
-  const wait = (now: Instant, delay: number, isHourly = false) => {
+  const wait = (now: Instant, delay: number) => {
     phase = "waiting";
-    hourly = isHourly;
     due = now.mono + delay;
+    if (FULL) more.hourly = false;
   };
 
   const wake = (now: Instant) => {
-    if (phase == "waiting" && !hourly) due = Math.min(due, now.mono);
+    if (phase == "waiting" && !(FULL && more.hourly)) due = Math.min(due, now.mono);
     if (phase == "open" || phase == "up") a.probe = true;
   };
 
-  const step = (now: Instant): Action => {
-    if (slept(now)) wake(now);
-    if (drainAt > NONE && live && now.mono >= drainAt) {
-      // Planned: the peer has spread its clients already.
-      drainAt = NONE;
-      why = { code: 1012, reason: "drain" };
-      a.probe = false;
-      retire();
-      wait(now, 0);
-    }
-    if (phase == "waiting") {
-      due = Math.max(due, attemptAt + MIN_ATTEMPT_GAP);
-      if (now.mono >= due) {
-        a.connect = live = ++last;
-        phase = "dialing";
-        attemptAt = now.mono;
-      } else a.next = due;
-    }
-    if (!live) drainAt = NONE;
-    else if (drainAt > NONE) a.next = Math.min(a.next, drainAt);
-    a.phase = phase;
-    return a;
-  };
-
-  /** One event: what it changes, then what is due. */
-  const event = (change?: (now: Instant) => void) => (now: Instant) => {
-    begin();
-    change?.(now);
-    return step(now);
-  };
-
-  /** The same for a socket; of one that is not the present one it changes nothing. */
-  const ofSocket =
-    <T>(change: (now: Instant, arg: T) => void) =>
-    (now: Instant, socket: number, arg: T) => {
-      begin();
-      if (socket && socket == live) change(now, arg);
-      return step(now);
+  /** One event: what it changes, then what is due. One of a socket that is not the present one changes nothing. */
+  const event =
+    (change?: (now: Instant, arg: any) => void, ofSocket?: boolean) =>
+    (now: Instant, socket?: number, arg?: unknown): Action => {
+      a = { retire: 0, connect: 0, probe: false, next: Infinity, phase };
+      if (!ofSocket || (socket && socket == live)) change?.(now, arg);
+      if (slept(now)) wake(now);
+      if (FULL && live && more.drainAt > NONE) {
+        if (now.mono >= more.drainAt) {
+          // Planned: the peer has spread its clients already.
+          why = { code: 1012, reason: "drain" };
+          a.probe = false;
+          retire();
+          wait(now, 0);
+        } else a.next = more.drainAt;
+      }
+      if (phase == "waiting") {
+        due = Math.max(due, attemptAt + MIN_ATTEMPT_GAP);
+        if (now.mono >= due) {
+          a.connect = live = ++last;
+          phase = "dialing";
+          attemptAt = now.mono;
+        } else a.next = due;
+      }
+      a.phase = phase;
+      return a;
     };
 
   return {
@@ -170,54 +157,54 @@ export const createFunnel = ({ profile, backoff, random = Math.random, unattende
     }),
     stop: event(() => {
       retire();
+      why = undefined;
       phase = "stopped";
     }),
-    opened: ofSocket<void>(() => {
+    opened: event(() => {
       if (phase == "dialing") phase = "open";
-    }) as Funnel["opened"],
-    ready: ofSocket<void>((now) => {
+    }, true),
+    ready: event((now) => {
       if (phase != "up") {
         phase = "up";
         readyAt = now.mono;
       }
-    }) as Funnel["ready"],
-    fail: ofSocket<Failure>((now, failure) => {
+    }, true),
+    fail: event((now, failure: Failure) => {
       const { code = 1006, reason = "", after = 0 } = failure;
       const stable = phase == "up" && now.mono - readyAt >= STABLE_AFTER;
+      const drained = FULL ? more.drainAt - now.mono : 0;
       let is = classOf(profile, code);
       why = failure;
       retire();
+      // A 4409 that names us: our own newer attempt won and has failed since.
+      if (FULL && code == 4409 && o.instance && reason.split(/[ =:"]/).includes(o.instance)) is = "counted";
       if (is == "stop") {
-        const replaced = code == 4409;
-        if (replaced && instance && reason.split(/[ =:"]/).includes(instance)) {
-          // Our own newer attempt won and has failed since.
-          is = "counted";
-        } else {
-          if (unattended && !replaced) {
-            failures++;
-            wait(now, (0.75 + random() / 2) * UNATTENDED_RETRY, true);
-          } else phase = "stopped";
-          return;
+        phase = "stopped";
+        if (FULL && o.unattended && code != 4409) {
+          failures++;
+          wait(now, (0.75 + random() / 2) * UNATTENDED_RETRY);
+          more.hourly = true;
         }
+        return;
       }
       if (stable && (is == "back" || is == "delayed")) failures = 0;
-      let delay = random() * ceiling(backoff, ++failures);
-      if (is == "later") delay = Math.max(delay, LATER_MIN);
-      if (is == "delayed") {
-        const asked = restartDelay(reason);
-        if (asked != null) {
-          // Newer than what a drain said.
-          delay = asked;
-          drainAt = NONE;
-        }
-      }
-      // A drain has said when this client's turn is.
-      wait(now, Math.max(delay, drainAt - now.mono, Math.min(after, MAX_PEER_DELAY)));
-      drainAt = NONE;
-    }),
-    drain: ofSocket<number>((now, after) => {
-      drainAt = now.mono + Math.min(Math.max(after, 0), MAX_PEER_DELAY);
-    }),
+      const delay = random() * ceiling(backoff, ++failures);
+      const asked = is == "delayed" ? restartDelay(reason) : undefined;
+      wait(
+        now,
+        Math.max(
+          // A delay that the close names is newer than what a drain said.
+          asked ?? Math.max(delay, drained),
+          is == "later" ? LATER_MIN : 0,
+          Math.min(after, MAX_PEER_DELAY),
+        ),
+      );
+    }, true),
+    ...((FULL && {
+      drain: event((now, after: number) => {
+        more.drainAt = now.mono + Math.min(Math.max(after, 0), MAX_PEER_DELAY);
+      }, true),
+    }) as Pick<Funnel, "drain">),
     wake: event(wake),
     tick: event(),
     why: () => why,

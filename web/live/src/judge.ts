@@ -72,7 +72,7 @@ export interface Effects {
   /** Bits of the probes to send now, waiting for nothing. */
   probes: number;
   /** Said once: give the connection up. */
-  dead?: Verdict;
+  dead: Verdict | undefined;
   /** The monotonic time at which to call tick; Infinity for none. Replaces the one before. */
   next: number;
   state: SocketState;
@@ -106,63 +106,57 @@ const NEVER = Infinity;
 const NONE = -Infinity;
 
 export const createJudge = (config: JudgeConfig): Judge => {
-  const { handshake, ready: readyLimit, keepalive, typing } = config;
   const slept = createWatch();
   let state: SocketState = "connecting";
-  let began = 0;
+  let began = 0; // of the present phase, until ready
   let asked = NEVER; // the next tick that was asked for last
-  let paused = false;
-  let pongSeen = false;
-  let pingSeen = false;
-  let keepaliveDue = 0;
-  // The typing rule: bytes since the last quiet second, the last send, whether
-  // the socket was empty when the burst began, the first unanswered byte.
-  let burst = 0;
-  let sentAt = NONE;
-  let clean = false;
-  let armed = NONE;
-  let typingWindow = NONE;
-  let typingReprieve = false;
-
   const tracks = config.tracks.map((rule) => ({
     rule,
     evidence: 0, // last arrival that counts
     probed: NONE, // newest probe; outstanding if after evidence
-    beat: 0,
-    window: NONE, // when the open question is decided
+    decided: NONE, // when the open question is decided
     reprieve: false, // it had its one fresh window
+    ...(FULL && { beaten: 0 }), // when the next beat is due
   }));
-
   type State = (typeof tracks)[number];
+
+  // What the channels of pages do not have.
+  const more = FULL
+    ? {
+        keepalive: config.keepalive,
+        typing: config.typing,
+        paused: false,
+        pongSeen: false,
+        pingSeen: false,
+        keepaliveDue: 0,
+        // Of the typing rule: bytes since the last quiet second, the last send,
+        // whether the socket was empty when the burst began, the first
+        // unanswered byte, and as for a track.
+        burst: 0,
+        sentAt: NONE,
+        clean: false,
+        armed: NONE,
+        decided: NONE,
+        reprieve: false,
+      }
+    : (undefined as never);
 
   const settle = (t: State, now: Instant) => {
     t.evidence = now.mono;
-    t.window = NONE;
+    t.decided = NONE;
     t.reprieve = false;
   };
 
-  const disarm = () => {
-    armed = typingWindow = NONE;
-  };
-
-  const judges = ({ rule }: State) => !paused && (rule.answered ?? pongSeen) === pongSeen;
-
   /** Notes a probe for every track that it can answer. */
   const send = (probe: number, now: Instant) => {
-    if (probe & PROTOCOL && keepalive) keepaliveDue = now.mono + keepalive;
+    if (FULL && probe & PROTOCOL && more.keepalive) more.keepaliveDue = now.mono + more.keepalive;
     for (const t of tracks) {
       if (t.rule.probe & probe) {
         t.probed = now.mono;
-        t.beat = now.mono + (t.rule.beat ?? 0);
+        if (FULL) t.beaten = now.mono + (t.rule.beat ?? 0);
       }
     }
     return probe;
-  };
-
-  /** Opens or renews a question. */
-  const ask = (t: State, now: Instant) => {
-    t.window = now.mono + t.rule.window;
-    return send(t.rule.probe, now);
   };
 
   const step = (now: Instant, woken?: boolean): Effects => {
@@ -170,92 +164,86 @@ export const createJudge = (config: JudgeConfig): Judge => {
     // Against the tick that was asked for, not against the window to be judged:
     // a stop that hid an earlier tick hid arrivals as well.
     const late = now.mono - asked > LATE_TICK;
-    const e: Effects = { probes: 0, next: (asked = NEVER), state };
-    const die = (dead: Verdict): Effects => ({ probes: 0, dead, next: (asked = NEVER), state: (state = "dead") });
+    const e: Effects = { probes: 0, dead: undefined, next: (asked = NEVER), state };
     const due = (at: number) => {
       if (at < e.next) asked = e.next = at;
     };
+    const die = (dead: Verdict): Effects => ({ probes: 0, dead, next: (asked = NEVER), state: (state = "dead") });
 
-    if (state == "dead") return e;
-    if (state != "alive") {
+    if (state == "connecting" || state == "opening") {
       const opening = state == "opening";
-      const limit = opening ? readyLimit : handshake;
-      if (limit) {
-        due(began + limit);
-        if (now.mono >= e.next) return die(opening ? "ready timed out" : "handshake timed out");
-      }
-      return e;
+      const limit = opening ? config.ready : config.handshake;
+      if (limit) due(began + limit);
+      return now.mono < e.next ? e : die(opening ? "ready timed out" : "handshake timed out");
     }
-
-    if (hasSlept || woken) {
-      for (const t of tracks) {
-        if (!judges(t)) continue;
-        if (t.window > NONE) {
-          if (hasSlept && !t.reprieve) {
-            t.reprieve = true;
-            e.probes |= ask(t, now);
-          }
-        } else if (t.rule.probe) {
-          // Who asks nothing keeps his time: a stepped clock must not hurry a
-          // peer that nobody asks.
-          e.probes |= ask(t, now);
-        }
-      }
-      if (hasSlept) disarm();
-    }
+    if (state == "dead") return e;
 
     for (const t of tracks) {
       const { rule } = t;
-      if (rule.beat) {
-        if (now.mono >= t.beat) e.probes |= send(rule.probe, now);
-        due(t.beat);
-      }
-      if (!judges(t)) continue;
       const quiet = t.evidence + rule.idle;
-      if (t.window > NONE) {
-        if (now.mono >= t.window) {
-          if (!late || t.reprieve) return die(rule.probe ? "probe timed out" : "silent");
-          t.reprieve = true;
-          e.probes |= ask(t, now);
+      /** Opens or renews the question. */
+      const ask = () => {
+        t.decided = now.mono + rule.window;
+        e.probes |= send(rule.probe, now);
+      };
+      if (FULL && rule.beat && now.mono >= t.beaten!) e.probes |= send(rule.probe, now);
+      if (!FULL || (!more.paused && (rule.answered ?? more.pongSeen) == more.pongSeen)) {
+        if (t.decided > NONE) {
+          const over = now.mono >= t.decided;
+          if (!t.reprieve && (hasSlept || (over && late))) {
+            t.reprieve = true;
+            ask();
+          } else if (over) return die(rule.probe ? "probe timed out" : "silent");
+        } else if ((hasSlept || woken) && rule.probe) {
+          // Who asks nothing keeps his time: a stepped clock must not hurry a
+          // peer that nobody asks.
+          ask();
+        } else if (now.mono >= quiet) {
+          // A beat or a keepalive may have asked already.
+          if (t.probed > t.evidence && !late) t.decided = quiet + rule.window;
+          else ask();
         }
-      } else if (now.mono >= quiet) {
-        // A beat or a keepalive may have asked already.
-        if (t.probed > t.evidence && !late) t.window = quiet + rule.window;
-        else e.probes |= ask(t, now);
+        if (t.decided > NONE) {
+          e.state = "suspect";
+          due(t.decided);
+        } else due(quiet);
       }
-      if (t.window > NONE) {
-        e.state = "suspect";
-        due(t.window);
-      } else due(quiet);
+      if (FULL && rule.beat) due(t.beaten!);
     }
 
-    if (typing && armed > NONE) {
-      const open = typingWindow > NONE;
-      if (now.mono >= (open ? typingWindow : armed + typing.idle)) {
-        if (open) {
-          if (!late || typingReprieve) return die("typing probe timed out");
-          typingReprieve = true;
+    if (FULL && more.typing) {
+      const { typing } = more;
+      // The tracks ask after sleep; a key pressed before it judges nothing.
+      if (hasSlept) more.armed = more.decided = NONE;
+      if (more.armed > NONE) {
+        const open = more.decided > NONE;
+        if (now.mono >= (open ? more.decided : more.armed + typing.idle)) {
+          if (open) {
+            if (!late || more.reprieve) return die("typing probe timed out");
+            more.reprieve = true;
+          }
+          more.decided = now.mono + typing.window;
+          e.probes |= send(PROTOCOL, now);
         }
-        typingWindow = now.mono + typing.window;
-        e.probes |= send(PROTOCOL, now);
+        if (more.decided > NONE) e.state = "suspect";
+        due(more.decided > NONE ? more.decided : more.armed + typing.idle);
       }
-      if (typingWindow > NONE) e.state = "suspect";
-      due(typingWindow > NONE ? typingWindow : armed + typing.idle);
     }
-
-    if (keepalive) {
-      if (now.mono >= keepaliveDue) e.probes |= send(PROTOCOL, now);
-      due(keepaliveDue);
+    if (FULL && more.keepalive) {
+      if (now.mono >= more.keepaliveDue) e.probes |= send(PROTOCOL, now);
+      due(more.keepaliveDue);
     }
     return e;
   };
 
   const becomeReady = (now: Instant) => {
-    state = "alive";
-    keepaliveDue = now.mono + (keepalive ?? 0);
-    for (const t of tracks) {
-      settle(t, now);
-      t.beat = now.mono;
+    if (state == "connecting" || state == "opening") {
+      state = "alive";
+      for (const t of tracks) {
+        settle(t, now);
+        if (FULL) t.beaten = now.mono;
+      }
+      if (FULL && more.keepalive) more.keepaliveDue = now.mono + more.keepalive;
     }
   };
 
@@ -266,54 +254,60 @@ export const createJudge = (config: JudgeConfig): Judge => {
     },
     opened(now) {
       if (state == "connecting") {
-        state = "opening";
-        began = now.mono;
-        if (!readyLimit) becomeReady(now);
+        if (config.ready) {
+          state = "opening";
+          began = now.mono;
+        } else becomeReady(now);
       }
       return step(now);
     },
     ready(now) {
-      if (state == "connecting" || state == "opening") becomeReady(now);
+      becomeReady(now);
       return step(now);
     },
     inbound(now, kind) {
       if (state == "alive") {
-        pingSeen ||= kind == PING;
-        pongSeen ||= kind == PONG;
+        if (FULL) {
+          more.pingSeen ||= kind == PING;
+          more.pongSeen ||= kind == PONG;
+          more.armed = more.decided = NONE;
+        }
         for (const t of tracks) {
-          const { counts, textOnceAsked } = t.rule;
-          if (kind >= (textOnceAsked && pingSeen && counts < TEXT ? TEXT : counts)) settle(t, now);
-        }
-        disarm();
-      }
-      return step(now);
-    },
-    sent(now, bytes, unsent) {
-      if (typing && state == "alive" && bytes > 0) {
-        if (now.mono - sentAt >= typing.quiet) {
-          burst = 0;
-          clean = !unsent;
-        }
-        sentAt = now.mono;
-        if ((burst += bytes) > typing.maxBytes) disarm();
-        else if (clean && armed == NONE && !paused) {
-          armed = now.mono;
-          typingReprieve = false;
+          const { counts } = t.rule;
+          if (kind >= (FULL && t.rule.textOnceAsked && more.pingSeen && counts < TEXT ? TEXT : counts)) settle(t, now);
         }
       }
       return step(now);
     },
-    pause(now, on) {
-      if (on != paused) {
-        paused = on;
-        if (state == "alive") {
-          // What came during the pause was not looked at: start afresh.
-          for (const t of tracks) settle(t, now);
-          disarm();
+    ...((FULL && {
+      sent(now, bytes, unsent) {
+        const { typing } = more;
+        if (typing && state == "alive" && bytes > 0) {
+          if (now.mono - more.sentAt >= typing.quiet) {
+            more.burst = 0;
+            more.clean = !unsent;
+          }
+          more.sentAt = now.mono;
+          if ((more.burst += bytes) > typing.maxBytes) more.armed = more.decided = NONE;
+          else if (more.clean && more.armed == NONE && !more.paused) {
+            more.armed = now.mono;
+            more.reprieve = false;
+          }
         }
-      }
-      return step(now);
-    },
+        return step(now);
+      },
+      pause(now, on) {
+        if (on != more.paused) {
+          more.paused = on;
+          if (state == "alive") {
+            // What came during the pause was not looked at: start afresh.
+            for (const t of tracks) settle(t, now);
+            more.armed = more.decided = NONE;
+          }
+        }
+        return step(now);
+      },
+    }) as Pick<Judge, "sent" | "pause">),
     wake: (now) => step(now, true),
     tick: (now) => step(now),
   };

@@ -12,69 +12,54 @@ export interface OutboxLimits {
 /** Why an item will never be sent. */
 export type Loss = "overflow" | "expired" | "contextEnded";
 
-export interface Lost<T> {
-  item: T;
-  why: Loss;
-}
-
 /**
  * Hands out, after every reconnect: the reports of the present, each once and in
  * its newest form, then the queue in order; a new item goes behind what waits.
- * What was handed out is the caller's and is never repeated.
+ * What was handed out is the caller's and is never repeated. Whatever else
+ * becomes of an item, `lose` hears of it.
  */
 export interface Outbox<T> {
-  /** Queues an item. Returns what is lost by it: expired ones, and the item itself where there is no room. */
-  push(now: Instant, bytes: number, item: T): Lost<T>[];
+  /** Queues an item, if there is room beside those that have not expired. */
+  push(now: Instant, bytes: number, item: T): void;
   /** What is true now under a key: replaces the one before. The keys are yours to bound. */
   report(key: string, item: T): void;
   withdraw(key: string): void;
   /** A new connection is ready: every report is due again. */
   connected(): void;
-  /** What is to be sent next, if anything is, and what expired meanwhile. */
-  next(now: Instant): { item?: T | undefined; lost: Lost<T>[] };
-  /** What has waited too long. */
-  expire(now: Instant): Lost<T>[];
+  /** What is to be sent next, if anything is. */
+  next(now: Instant): T | undefined;
+  /** Loses what has waited too long. */
+  expire(now: Instant): void;
   /** Another account, machine or channel: nothing survives it. */
-  context(name: string): Lost<T>[];
-  /** Empties the queue, as a change of context does, and keeps the reports. */
-  clear(): Lost<T>[];
+  context(name: string): void;
+  /** Loses the queue, as a change of context does, and keeps the reports. */
+  clear(): void;
   /** How many wait in the queue, and their bytes. Reports do not count. */
   size(): [count: number, bytes: number];
 }
 
-export const createOutbox = <T>(limits: OutboxLimits, context = ""): Outbox<T> => {
+export const createOutbox = <T>(limits: OutboxLimits, lose: (item: T, why: Loss) => void, context = ""): Outbox<T> => {
   const present = new Map<string, { item: T; due: boolean }>();
   let queue: { item: T; bytes: number; at: Instant }[] = [];
-  let total = 0;
 
-  const take = () => {
-    const q = queue.shift();
-    total -= q?.bytes ?? 0;
-    return q?.item;
-  };
+  const size = (): [number, number] => [queue.length, queue.reduce((sum, q) => sum + q.bytes, 0)];
 
   const expire = (now: Instant) => {
-    const lost: Lost<T>[] = [];
-    for (let q; (q = queue[0]) && Math.max(now.mono - q.at.mono, now.wall - q.at.wall) > limits.age; take())
-      lost.push({ item: q.item, why: "expired" });
-    return lost;
+    for (let q; (q = queue[0]) && Math.max(now.mono - q.at.mono, now.wall - q.at.wall) > limits.age; queue.shift()) lose(q.item, "expired");
   };
 
   const clear = () => {
-    const lost = queue.map(({ item }): Lost<T> => ({ item, why: "contextEnded" }));
+    const lost = queue;
     queue = [];
-    total = 0;
-    return lost;
+    for (const { item } of lost) lose(item, "contextEnded");
   };
 
   return {
     push(now, bytes, item) {
-      const lost = expire(now);
-      if (queue.length < limits.count && bytes + total <= limits.bytes) {
-        queue.push({ item, bytes, at: now });
-        total += bytes;
-      } else lost.push({ item, why: "overflow" });
-      return lost;
+      expire(now);
+      const [count, total] = size();
+      if (count < limits.count && bytes + total <= limits.bytes) queue.push({ item, bytes, at: now });
+      else lose(item, "overflow");
     },
     report(key, item) {
       present.set(key, { item, due: true });
@@ -86,23 +71,24 @@ export const createOutbox = <T>(limits: OutboxLimits, context = ""): Outbox<T> =
       for (const r of present.values()) r.due = true;
     },
     next(now) {
-      const lost = expire(now);
+      expire(now);
       for (const r of present.values()) {
         if (r.due) {
           r.due = false;
-          return { item: r.item, lost };
+          return r.item;
         }
       }
-      return { item: take(), lost };
+      return queue.shift()?.item;
     },
     expire,
     context(name) {
-      if (name == context) return [];
-      context = name;
-      present.clear();
-      return clear();
+      if (name != context) {
+        context = name;
+        present.clear();
+        clear();
+      }
     },
     clear,
-    size: () => [queue.length, total],
+    size,
   };
 };
