@@ -9,8 +9,8 @@
 // gives no sign of life.
 //
 // What a caller will get wrong: a Pump owns both connections from New on and
-// closes them; nothing else may read from or write to them. Run ends only when
-// everything it started has ended, which after a close frame takes up to
+// closes them; nothing else may read from or write to them. A stream is over only
+// when everything it started has ended, which after a close frame takes up to
 // Options.CloseTimeout.
 package pump
 
@@ -170,15 +170,22 @@ func New(device, agent Leg, o Options) (*Pump, error) {
 	return p, nil
 }
 
-// Run pumps until the stream has ended and both connections are closed. It is
-// called once. It uses the caller's goroutine for one direction; call it from a
-// fresh one, since an HTTP handler's holds a large stack and its request.
+// Start is Run on a goroutine of its own, which calls done at the end and is the
+// caller's to wait for. Where the caller's goroutine has been deep in a handshake
+// its stack is large, and Start leaves it free to end.
+func (p *Pump) Start(done func(Result)) {
+	go func() { done(p.Run()) }()
+}
+
+// Run pumps until the stream has ended, both connections are closed and nothing
+// of the Pump runs any more. Either Run or Start is called, once. It uses the
+// caller's goroutine for one direction.
 func (p *Pump) Run() Result {
 	for i := range p.legs {
 		p.legs[i].startTicks()
 	}
 	done := make(chan struct{})
-	// Ends when its leg ends, which Run waits for.
+	// Ends with its leg: by the peer, by the judge, or by Stop. Run waits for it.
 	go func() {
 		defer close(done)
 		p.legs[Agent].copyTo(&p.legs[Device])
@@ -208,7 +215,7 @@ func (p *Pump) Stats() Stats {
 }
 
 // Stop ends the stream from outside, with a close frame to both sides, and
-// returns at once; Run returns within Options.StopTimeout. Data that was not
+// returns at once; the stream is over within Options.StopTimeout. Data that was not
 // forwarded yet is dropped. A second Stop, and one after the stream has ended,
 // does nothing.
 func (p *Pump) Stop(code wire.CloseCode, reason string) {

@@ -82,7 +82,7 @@ func start(t *testing.T, pair func(*testing.T) (relay, far net.Conn), o Options)
 	if r.pump, err = New(legs[Device], legs[Agent], o); err != nil {
 		t.Fatal(err)
 	}
-	go func() { r.result <- r.pump.Run() }()
+	r.pump.Start(func(res Result) { r.result <- res })
 	return r
 }
 
@@ -447,9 +447,10 @@ func blocked(t *testing.T, r *rig) {
 // Whatever a sender offers, a reader that stands still costs the same.
 func TestSlowReaderCostsAFixedNumberOfBytes(t *testing.T) {
 	each(t, Options{}, func(t *testing.T, r *rig) {
+		data := frameBytes(frame.Binary, true, strings.Repeat("x", 1<<20))
 		go func() {
 			for {
-				if _, err := r.ends[Device].Write(frameBytes(frame.Binary, true, strings.Repeat("x", 1<<20))); err != nil {
+				if _, err := r.ends[Device].Write(data); err != nil {
 					return
 				}
 			}
