@@ -56,7 +56,9 @@ func TestSleepIsNoticedWithinOneTick(t *testing.T) {
 		var slept atomic.Int64 // added to the wall clock only, as on Linux
 		o := Options{
 			Changes: make(chan struct{}),
-			Clock:   func() (time.Time, time.Duration) { return time.Now().Add(time.Duration(slept.Load())), time.Since(start) },
+			Clock: func() (time.Time, time.Duration) {
+				return time.Now().Add(time.Duration(slept.Load())), time.Since(start)
+			},
 		}
 		got := seen(t, o, func() {
 			time.Sleep(12*time.Minute + tick/2) // between two ticks
