@@ -42,7 +42,11 @@ func hasKnownHostsCommand(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	m := opensshVersion.FindStringSubmatch(string(out))
+	return knowsKnownHostsCommand(string(out))
+}
+
+func knowsKnownHostsCommand(version string) bool {
+	m := opensshVersion.FindStringSubmatch(version)
 	if m == nil {
 		return false
 	}

@@ -1,0 +1,171 @@
+package reach
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/internal/client"
+	"holdfast/internal/pairing"
+	"holdfast/internal/wire"
+)
+
+// TestClosedOutputIsNoticed watches a pipe and a socket on which nothing is
+// written, and a file that never closes.
+func TestClosedOutputIsNoticed(t *testing.T) {
+	pipe := func() (near *os.File, hangUp func()) {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w, func() { r.Close() }
+	}
+	socket := func() (near *os.File, hangUp func()) {
+		path := filepath.Join(t.TempDir(), "s")
+		ln, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		a, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := a.(*net.UnixConn).File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Close()
+		return f, func() { b.Close() }
+	}
+	for name, open := range map[string]func() (*os.File, func()){"pipe": pipe, "socket": socket} {
+		near, hangUp := open()
+		gone := make(chan struct{})
+		stop := watchClosed(near, func() { close(gone) })
+		select {
+		case <-gone:
+			t.Errorf("%s: it is called closed although it is open", name)
+		case <-time.After(50 * time.Millisecond):
+			hangUp()
+			select {
+			case <-gone:
+			case <-time.After(10 * time.Second):
+				t.Errorf("%s: nobody noticed that the reader has gone", name)
+			}
+		}
+		stop()
+		near.Close()
+	}
+	file, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	stop := watchClosed(file, func() { t.Error("a file is called closed") })
+	time.Sleep(50 * time.Millisecond)
+	stop() // returns, so the watcher has ended
+}
+
+func TestReadLink(t *testing.T) {
+	key, err := pairing.ParseKey("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDgJOUF5j/g+FOK+D3SNqs1WGnmyqjpOtwgqVqCwtr0h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	link, err := pairing.Link{
+		Relay: "https://relay.example", Machine: "mini", HostKeys: []pairing.Key{key},
+		Secret: pairing.NewSecret(), Expires: time.Now().Add(time.Minute).Truncate(time.Second),
+	}.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, in := range map[string]string{
+		"one line": link + "\n", "no line end": link, "spaces": "\n  " + link + "  \n",
+		"broken by a terminal": link[:60] + "\n" + link[60:120] + "\r\n" + link[120:] + "\n\n",
+		"more behind it":       link + "\nignored\n",
+	} {
+		got, err := readLink(strings.NewReader(in))
+		if err != nil || got != link {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// A person at a keyboard does not end the input: the first whole link does.
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	if _, err := w.WriteString(link + "\n"); err != nil {
+		t.Fatal(err)
+	}
+	r.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if got, err := readLink(r); err != nil || got != link {
+		t.Errorf("without an end: %v", err)
+	}
+	if got, err := readLink(strings.NewReader(strings.Repeat("x", 1<<20))); len(got) > maxLinkText {
+		t.Errorf("%d bytes were read as a link (%v)", len(got), err)
+	}
+}
+
+func TestFindDevice(t *testing.T) {
+	devices := []wire.DeviceInfo{{ID: "d1", Name: "laptop"}, {ID: "d2", Name: "phone"}, {ID: "d3", Name: "Phone"}, {ID: "laptop", Name: "x"}}
+	for id, want := range map[string]string{"d2": "d2", "LAPTOP": "d1", "laptop": "laptop", "x": "laptop"} {
+		if d, err := findDevice(devices, id); err != nil || d.ID != want {
+			t.Errorf("%s: %s, %v", id, d.ID, err)
+		}
+	}
+	for _, id := range []string{"phone", "nosuch", ""} {
+		if d, err := findDevice(devices, id); err == nil {
+			t.Errorf("%q: found %s", id, d.ID)
+		}
+	}
+}
+
+// TestMergeShowsEveryMachineOnce puts a relay's list beside what is paired.
+func TestMergeShowsEveryMachineOnce(t *testing.T) {
+	known := []client.Machine{{Name: "desk", Machine: "mini"}, {Name: "gone", Machine: "gone"}}
+	got := []wire.MachineInfo{{Machine: "mini", State: wire.StateConnected}, {Machine: "new", State: wire.StateOffline}}
+	var lines []string
+	for _, l := range merge("https://relay.example", known, got, nil) {
+		lines = append(lines, l.Name+": "+l.words(time.Now()))
+	}
+	want := []string{
+		"desk: connected, not proven",
+		"gone: unknown: its relay does not know it any more",
+		"new: offline  (pair: run holdfast pair there, holdfast join LINK here)",
+	}
+	if strings.Join(lines, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s", strings.Join(lines, "\n"))
+	}
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{&client.RelayError{Status: 401, Refusal: wire.RefusalTokenRevoked}, "not valid any more"},
+		{os.ErrDeadlineExceeded, "does not answer"},
+	} {
+		for _, l := range merge("https://relay.example", known, nil, c.err) {
+			if !strings.Contains(l.Error, c.want) || !l.Paired {
+				t.Errorf("%v: %+v", c.err, l)
+			}
+		}
+	}
+}
+
+func TestOpenSSHVersion(t *testing.T) {
+	for text, want := range map[string]bool{
+		"OpenSSH_9.2p1 Debian-2+deb12u10, OpenSSL 3.0.19": true, "OpenSSH_8.5p1": true, "OpenSSH_8.4p1": false,
+		"OpenSSH_7.9p1": false, "OpenSSH_10.0p2": true, "OpenSSH_for_Windows_9.5p1": true, "dropbear": false, "": false,
+	} {
+		if got := knowsKnownHostsCommand(text); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
