@@ -112,6 +112,29 @@ func TestSilentLegIsDeadAfter25s(t *testing.T) {
 	}
 }
 
+// The 25 s count from the last byte, wherever that falls between two pings.
+func TestSilentLegIsDeadAfter25sWheneverItFellSilent(t *testing.T) {
+	for last := time.Second; last < 15*time.Second; last += time.Second {
+		bubble(t, Options{}, func(t *testing.T, r *rig) {
+			begin := time.Now()
+			go func() {
+				for time.Since(begin) < last+20*time.Second {
+					time.Sleep(4 * time.Second)
+					r.ends[Agent].Write(frameBytes(frame.Pong, true, ""))
+				}
+			}()
+			time.Sleep(last)
+			r.ends[Device].Write(frameBytes(frame.Pong, true, ""))
+			op, _, err := r.ends[Agent].read()
+			if took := time.Since(begin); op != frame.Close || err != nil || took != last+25*time.Second {
+				t.Errorf("silent since %v: %s after %v (%v), want the close frame 25 s later", last, op, took, err)
+			}
+			r.ends[Agent].Close()
+			<-r.result
+		})
+	}
+}
+
 // Any inbound byte is life: a message that trickles in over an hour is not cut.
 func TestLongMessageOnASlowLinkIsNotCut(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, r *rig) {

@@ -29,9 +29,11 @@ type watch struct {
 	judge liveness.Judge
 	// reported is the newest heard that the judge knows.
 	reported time.Duration
-	gone     int64 // how much of written was under way at the last tick
-	timer    *time.Timer
-	stopped  bool
+	// decided is when the open question is; liveness.Never while there is none.
+	decided time.Duration
+	gone    int64 // how much of written was under way at the last tick
+	timer   *time.Timer
+	stopped bool
 }
 
 // heardNow notes a sign of life.
@@ -46,6 +48,7 @@ func (l *leg) startTicks() {
 	now := l.pump.clock.At(time.Now())
 	w.judge.Start(&l.pump.opt.Liveness, now)
 	e := w.judge.Ready(now)
+	w.decided = liveness.Never
 	l.pump.aside.Add(1)
 	w.timer = time.AfterFunc(e.Next-now.Mono, l.tick)
 }
@@ -96,13 +99,19 @@ func (l *leg) consult() liveness.Effects {
 		at := liveness.Instant{Wall: now.Wall - (now.Mono - heard), Mono: heard}
 		probes = w.judge.Inbound(at, liveness.InByte).Probes
 	}
-	if l.owesNothing(now.Mono) {
+	// Only where the verdict would fall: a ping that left a moment before the
+	// question was opened is no reason to put the question off.
+	if unasked := l.owesNothing(now.Mono); unasked && now.Mono >= w.decided {
 		probes |= w.judge.Inbound(now, liveness.InByte).Probes
 	}
 	paused := w.paused.Load()
 	w.told.Store(paused)
 	e := w.judge.PausedReading(now, paused)
 	e.Probes |= probes
+	w.decided = liveness.Never
+	if e.State == liveness.Suspect {
+		w.decided = e.Next
+	}
 	return e
 }
 
