@@ -23,8 +23,9 @@ type Dialer struct {
 	// Proxy holds the values of HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
 	Proxy        *httpproxy.Config
 	InsecureHTTP bool
-	// Keepalive sends a ping this often, at least each 5 s; zero means never, so
-	// that only a quiet connection is asked.
+	// Keepalive sends a ping this often, at least each 5 s; zero means each 15 s.
+	// It goes on while nobody reads the stream, which is all that then tells the
+	// relay that this side is alive.
 	Keepalive time.Duration
 	Log       *slog.Logger // may be nil
 	// DialContext replaces net.Dialer; tests set it.
@@ -67,9 +68,11 @@ func (d Dialer) Stream(ctx context.Context, t Target, typing bool) (*wsconn.Stre
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := liveness.Data().WithKeepalive(d.Keepalive)
-	if err != nil {
-		return nil, err
+	cfg := liveness.Data()
+	if d.Keepalive != 0 {
+		if cfg, err = cfg.WithKeepalive(d.Keepalive); err != nil {
+			return nil, err
+		}
 	}
 	if typing {
 		cfg = cfg.WithTyping()
