@@ -151,7 +151,13 @@ func (s *stream) run(conn net.Conn, head []byte, t engine.Token) {
 		// The connID is spent by now, so it may be logged.
 		log.Info("dial failed", "conn", d.ID, "verdict", verdict(a.Code, outcome), "took", took)
 		if a.Conn != nil {
-			r.part(a.Conn, wire.CloseGoingAway, "the device has gone")
+			// It came in the last moment. Both legs are told the same, if not by the
+			// device itself.
+			code, reason := a.Code, a.Reason
+			if outcome == meter.DialHangup {
+				code, reason = wire.CloseGoingAway, "the device has gone"
+			}
+			r.own(a.Conn, func() { r.part(a.Conn, code, reason) })
 		}
 		r.part(conn, a.Code, a.Reason)
 		return
