@@ -33,14 +33,14 @@ export interface Timers {
  */
 export type LiveState = "connecting" | "live" | "suspect" | "reconnecting" | "offline" | "ended" | "refused";
 
-/** What a person may be told. A new object when anything but the proof changed. */
+/** What a person may be told. A new object when anything but the proof changes. */
 export interface Status {
   readonly state: LiveState;
-  /** When the last proof of life arrived, as the wall clock says it (Date.now()); 0: never. */
+  /** When the last proof of life had arrived; see Live.proof. */
   readonly proof: number;
   /** How the newest connection that failed did. */
   readonly why: Failure | undefined;
-  /** When the next attempt is due, as the wall clock says it; 0: none is pending. */
+  /** When the next attempt is due, as the wall clock says it; Infinity: none is pending. */
   readonly retryAt: number;
   /** Sockets given up whose end the browser has not reported yet. */
   readonly retired: number;
@@ -97,6 +97,8 @@ export interface LiveOptions {
 
 export interface Live {
   readonly status: Status;
+  /** When anything arrived last, as the wall clock says it (Date.now()); 0: never. The status has it as it was when the state changed. */
+  proof(): number;
   /** Calls f after every change of the status or of a receipt. Returns the way to stop it. */
   subscribe(f: () => void): () => void;
   /** Connects: the first time, after an end or a refusal, and at once where a wait runs. A live socket is left alone. */
@@ -459,6 +461,7 @@ export const createLive = (o: LiveOptions): Live => {
     get status() {
       return status;
     },
+    proof: () => proof,
     subscribe(f) {
       subscribers.add(f);
       return () => subscribers.delete(f);
@@ -482,8 +485,7 @@ export const createLive = (o: LiveOptions): Live => {
     },
     withdraw: outbox.withdraw,
     context(name) {
-      outbox.context(name);
-      if (running) {
+      if (outbox.context(name) && running) {
         close();
         reopen();
       }

@@ -30,8 +30,8 @@ export interface Outbox<T> {
   next(now: Instant): T | undefined;
   /** Loses what has waited too long. */
   expire(now: Instant): void;
-  /** Another account, machine or channel: nothing survives it. */
-  context(name: string): void;
+  /** Another account, machine or channel: nothing survives it. Says whether it is another. */
+  context(name: string): boolean;
   /** Loses the queue, as a change of context does, and keeps the reports. */
   clear(): void;
   /** How many wait in the queue, and their bytes. Reports do not count. */
@@ -82,11 +82,11 @@ export const createOutbox = <T>(limits: OutboxLimits, lose: (item: T, why: Loss)
     },
     expire,
     context(name) {
-      if (name != context) {
-        context = name;
-        present.clear();
-        clear();
-      }
+      if (name == context) return false;
+      context = name;
+      present.clear();
+      clear();
+      return true;
     },
     clear,
     size,
