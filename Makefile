@@ -10,7 +10,7 @@ ARGS    ?=
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-long bench fuzz fmt clean setup $(BIN)
+.PHONY: help run build test test-long matrix bench fuzz fmt clean setup $(BIN)
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ test: ## all four floors of tests; installs the tools they need, under 20 minute
 test-long: ## the long waits, the gigabytes and the tens of thousands, after `make test`
 	@scripts/setup test
 	@scripts/test --long
+
+matrix: ## the table of faults on both floors: what happens, how soon, what the person sees
+	@HOLDFAST_MATRIX=1 $(GO) test -count=1 -timeout 10m -run '^TestMatrix' ./internal/scenario
 
 bench: ## the figures of docs/performance.md, measured on this machine
 	@scripts/bench
