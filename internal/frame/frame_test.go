@@ -324,6 +324,40 @@ func TestReaderAllocatesForBytesOnly(t *testing.T) {
 	}
 }
 
+// A Reader that takes over from another in the middle of anything goes on as if
+// nothing had happened.
+func TestAppendHeldAtEverySplit(t *testing.T) {
+	stream := join(
+		clientFrame(Text, true, "hello"),
+		clientFrame(Text, false, ""),
+		clientFrame(Ping, true, "ping"),
+		clientFrame(Continuation, false, "some"),
+		clientFrame(Continuation, true, "thing"),
+		clientFrame(Binary, false, strings.Repeat("x", 200)),
+		clientFrame(Pong, true, ""),
+		clientFrame(Continuation, true, strings.Repeat("y", 130)),
+		clientFrame(Close, true, "\x03\xE8"),
+	)
+	want, err, _ := readAll(1000, stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range len(stream) + 1 {
+		first, err, r := readAll(1000, stream[:i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		held := r.AppendHeld(nil)
+		if i == 0 && len(held) != 0 {
+			t.Fatalf("an idle reader holds %q", held)
+		}
+		second, err, _ := readAll(1000, held, stream[i:])
+		if err != nil || fmt.Sprint(append(first, second...)) != fmt.Sprint(want) {
+			t.Fatalf("handed over at %d: %q then %q, %v", i, first, second, err)
+		}
+	}
+}
+
 func FuzzReader(f *testing.F) {
 	f.Add(clientFrame(Text, true, "hello"), uint64(1))
 	f.Add(join(clientFrame(Text, false, "a"), clientFrame(Ping, true, "p"), clientFrame(Continuation, true, "b")), uint64(2))

@@ -53,6 +53,35 @@ func (r *Reader) Held() int {
 	return r.header.n + len(r.message) + len(r.control)
 }
 
+// AppendHeld appends what r holds as the bytes of a client that another Reader, fed
+// with them first, takes up where r stands. r must not be used afterwards.
+func (r *Reader) AppendHeld(dst []byte) []byte {
+	message, got := r.message, int64(0)
+	if r.delivered {
+		message = nil
+	}
+	inData := r.inFrame && !r.current.Op.IsControl()
+	if inData {
+		got = r.got
+	}
+	// The fragments that are complete become one. A key of zero masks nothing.
+	if before := int64(len(message)) - got; inData && r.current.Op == Continuation || !inData && r.seq.open {
+		dst = AppendHeader(dst, Header{Op: r.op, Masked: true, Length: before})
+		dst = append(dst, message[:before]...)
+		message = message[before:]
+	}
+	if r.inFrame {
+		if !inData {
+			message = r.control
+		}
+		dst = AppendHeader(dst, r.current)
+		at := len(dst)
+		dst = append(dst, message...)
+		Mask(r.current.Mask, 0, dst[at:])
+	}
+	return append(dst, r.header.b[:r.header.n]...)
+}
+
 // Next reads at most one message from b and says how many bytes of b it used up;
 // with no message in m it used all of them. b is changed in place, and m.Payload
 // may lie in it. Errors: those of ParseHeader, ErrUnmasked, ErrContinuation,

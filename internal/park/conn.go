@@ -41,6 +41,7 @@ type state uint8
 
 const (
 	open    state = iota
+	frozen        // being handed over: nothing is read or written
 	closing       // a close frame is in out, or was sent; nothing may follow
 	dropped       // the socket is closed
 )

@@ -90,6 +90,10 @@ type Lot struct {
 	// running counts their goroutines.
 	running sync.WaitGroup
 
+	// freezing is held from Freeze to Thaw, and frozen belongs to its holder.
+	freezing sync.Mutex
+	frozen   []Frozen
+
 	epoll atomic.Int64 // connections in the form without goroutine
 	held  atomic.Int64 // bytes of incomplete frames and of queues
 }

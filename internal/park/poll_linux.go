@@ -77,6 +77,9 @@ type poller struct {
 	drops  []drop // what others want dropped
 	closed bool   // the goroutine is to end
 	ended  bool   // it has, and its descriptors are closed
+	// paused is closed by the goroutine when it stands still, resumed by others
+	// when it is to go on. Both are nil otherwise.
+	paused, resumed chan struct{}
 
 	// Of the goroutine: the reader for whoever has nothing incomplete.
 	spare *frame.Reader
@@ -143,6 +146,7 @@ func (ps *pollers) close() {
 		p.closed = true
 		p.wakeUp()
 		p.mu.Unlock()
+		p.resume()
 	}
 }
 
@@ -176,7 +180,7 @@ func (ps *pollers) park(conn net.Conn, pending []byte, h Handler) (*Conn, error)
 	if err != nil {
 		return nil, fmt.Errorf("park a connection: %w", err)
 	}
-	p := ps.list[int(ps.next.Add(1))%len(ps.list)]
+	p := ps.choose()
 	c := &Conn{lot: ps.lot, handler: h, parked: parked{poller: p, secure: sec, fd: int32(fd)}}
 	if err := p.admit(c); err != nil {
 		unix.Close(fd)
@@ -196,6 +200,11 @@ func (ps *pollers) park(conn net.Conn, pending []byte, h Handler) (*Conn, error)
 	}
 	p.begin(c)
 	return c, nil
+}
+
+// choose returns the poller whose turn it is.
+func (ps *pollers) choose() *poller {
+	return ps.list[int(ps.next.Add(1))%len(ps.list)]
 }
 
 // detach returns a descriptor of its own for a socket of the runtime.
@@ -342,6 +351,7 @@ func (p *poller) holder(i, gen int32) *Conn {
 func (p *poller) woken() (ended bool) {
 	var count [8]byte
 	unix.Read(p.wake, count[:])
+	p.standStill()
 	p.mu.Lock()
 	drops := p.drops
 	p.drops = nil
@@ -433,7 +443,7 @@ func (p *poller) feed(c *Conn, r *frame.Reader, b []byte) {
 // writeParked writes what the socket takes and has epoll wait where it takes no
 // more. mu is held.
 func (c *Conn) writeParked() {
-	if c.waitOut || c.state == dropped {
+	if c.waitOut || c.state == dropped || c.state == frozen {
 		return
 	}
 	for len(c.out) > 0 {

@@ -36,7 +36,7 @@ func (w *wheel) set(c *Conn, d time.Duration) {
 	at := uint32((time.Since(w.start)+d)/wheelTick) + 1
 	c.expires.Store(at)
 	c.mu.Lock()
-	in := c.inWheel || c.state != open
+	in := c.inWheel || c.state > frozen
 	if !in {
 		c.inWheel = true
 	}
@@ -108,7 +108,10 @@ func (w *wheel) turn() {
 func (c *Conn) leaveWheel(now uint32) (stay uint32, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state == open {
+	switch c.state {
+	case frozen:
+		return now + 1, false // it may be thawed
+	case open:
 		if at := c.expires.Load(); at > now {
 			return at, false
 		} else if at != 0 {
