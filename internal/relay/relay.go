@@ -29,6 +29,7 @@ import (
 	"holdfast/internal/engine"
 	"holdfast/internal/park"
 	"holdfast/internal/relay/axes"
+	"holdfast/internal/relay/feeds"
 	"holdfast/internal/relay/gate"
 	"holdfast/internal/relay/handshake"
 	"holdfast/internal/relay/jsonapi"
@@ -115,7 +116,7 @@ type Relay struct {
 	prover   *proof.Prover
 	meter    *meter.Meter
 	api      http.Handler
-	page     http.Handler
+	feeds    *feeds.Feeds
 	server   *http.Server
 
 	// ctx ends with Close; every goroutine of the Relay heeds it.
@@ -158,7 +159,6 @@ func New(o Options) (*Relay, error) {
 		opened: gate.NewWindows[string](o.Limits.NewStreams, time.Second),
 		axes:   axes.New(),
 		dials:  waiting.New(o.Node),
-		page:   webapp.Handler(),
 	}
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	r.meter = meter.New(r.gauges)
@@ -173,6 +173,10 @@ func New(o Options) (*Relay, error) {
 		Store: o.Store, Gate: g, Log: o.Log,
 		Held: r.prover.Held, Describe: r.prover.Describe, Over: r.over, Refused: r.meter.Refused,
 	})
+	if err != nil {
+		return nil, fmt.Errorf("make a relay: %w", err)
+	}
+	r.feeds, err = feeds.New(feeds.Options{Axes: r.axes, Log: o.Log, Recheck: r.goodToken})
 	if err != nil {
 		return nil, fmt.Errorf("make a relay: %w", err)
 	}
@@ -209,6 +213,9 @@ func New(o Options) (*Relay, error) {
 	r.background(r.tick)
 	return r, nil
 }
+
+// page is what a browser gets.
+var page = webapp.Handler()
 
 // discard drops every record.
 type discard struct{}
@@ -268,7 +275,7 @@ func (r *Relay) serve(w http.ResponseWriter, req *http.Request) {
 	case path == "/readyz":
 		r.serveReady(w, req)
 	case path == "/":
-		r.page.ServeHTTP(w, req)
+		page.ServeHTTP(w, req)
 	default:
 		r.refuse(w, gate.Refuse(http.StatusNotFound, wire.RefusalNotFound, "there is nothing at this path"))
 	}
@@ -297,10 +304,27 @@ func (r *Relay) serveSocket(w http.ResponseWriter, req *http.Request, kind wire.
 	case wire.RouteAgentData:
 		return r.serveAgentData(w, req, hs, t)
 	}
-	if _, ref := parseRoute(req); ref != nil {
+	return r.serveChannel(w, req, hs, t)
+}
+
+// serveChannel is /v1/live/{channel}, its token verified.
+func (r *Relay) serveChannel(w http.ResponseWriter, req *http.Request, hs handshake.Request, t engine.Token) *gate.Refusal {
+	rt, ref := parseRoute(req)
+	if ref != nil {
 		return ref
 	}
-	return gate.Refuse(http.StatusNotFound, wire.RefusalNotFound, "this relay has no such channel")
+	if !r.feeds.Has(rt.Channel) {
+		return gate.Refuse(http.StatusNotFound, wire.RefusalNotFound, "this relay has no such channel")
+	}
+	if ref := r.overStreams(t); ref != nil {
+		return ref
+	}
+	if !r.negotiated(w, req, hs) {
+		return nil
+	}
+	r.gate.Touch(t, req)
+	r.feeds.Serve(w, req, t)
+	return nil
 }
 
 func parseRoute(req *http.Request) (wire.Route, *gate.Refusal) {
@@ -395,22 +419,34 @@ func (r *Relay) own(conn net.Conn, f func()) {
 // stillGood asks the store again about a socket that is in the axes by now. A
 // zero code means yes.
 func (r *Relay) stillGood(k engine.Key, t engine.Token) (wire.CloseCode, string) {
-	ref, err := r.gate.Recheck(r.ctx, t)
-	if err == nil && ref == "" {
-		_, err = r.store.Machine(r.ctx, k)
+	if code, reason := r.goodToken(r.ctx, t); code != 0 {
+		return code, reason
 	}
-	switch {
+	switch _, err := r.store.Machine(r.ctx, k); {
 	case errors.Is(err, engine.ErrNotFound):
 		return wire.CloseNotFound, reasonMachine
 	case err != nil:
-		r.log.Error("the store fails", "account", k.Account, "machine", k.Machine, "err", err)
-		return wire.CloseInternal, "the relay cannot reach its store"
+		return r.storeFails(k, err)
+	}
+	return 0, ""
+}
+
+// goodToken is stillGood of a socket that belongs to no machine.
+func (r *Relay) goodToken(ctx context.Context, t engine.Token) (wire.CloseCode, string) {
+	switch ref, err := r.gate.Recheck(ctx, t); {
+	case err != nil:
+		return r.storeFails(engine.Key{Account: t.Account}, err)
 	case ref == wire.RefusalTokenExpired:
 		return wire.CloseUnauthorized, reasonExpired
 	case ref != "":
 		return wire.CloseUnauthorized, reasonRevoked
 	}
 	return 0, ""
+}
+
+func (r *Relay) storeFails(k engine.Key, err error) (wire.CloseCode, string) {
+	r.log.Error("the store fails", "account", k.Account, "machine", k.Machine, "err", err)
+	return wire.CloseInternal, "the relay cannot reach its store"
 }
 
 // What sockets are told when the store ends them.
@@ -558,6 +594,7 @@ func (r *Relay) Close() error {
 		ctx, cancel := context.WithTimeout(context.Background(), wire.DrainTimeout)
 		defer cancel()
 		_ = r.settle(ctx) // whoever stays is dropped now
+		r.feeds.Close(ctx)
 		r.cancel(errors.New("the relay is closing"))
 		r.controls.close()
 		r.tasks.wait()
