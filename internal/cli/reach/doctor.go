@@ -41,32 +41,52 @@ func (c *Doctor) Validate() error {
 	return c.Connection.Validate()
 }
 
-// doctorLine is one line of --json; Event says which fields count.
-type doctorLine struct {
-	Event   string        `json:"event"` // "check", "machine", "agent", "sample", "path"
-	Machine string        `json:"machine,omitempty"`
-	Relay   string        `json:"relay,omitempty"`
-	Layer   doctor.Layer  `json:"layer,omitempty"`
-	Status  doctor.Status `json:"status,omitempty"`
-	TookMs  *float64      `json:"tookMs,omitempty"`
-	Detail  string        `json:"detail,omitempty"`
-
-	OK          *bool         `json:"ok,omitempty"`
-	Cause       doctor.Layer  `json:"cause,omitempty"`
-	What        string        `json:"what,omitempty"`
-	Do          string        `json:"do,omitempty"`
-	Since       *time.Time    `json:"since,omitempty"`
-	SkewSeconds float64       `json:"clockSkewSeconds,omitempty"`
-	Agent       *agent.Status `json:"agent,omitempty"`
-
-	Quiet         doctor.Quiet `json:"quiet,omitempty"`
-	AgeSeconds    float64      `json:"ageSeconds,omitempty"`
-	Alive         *bool        `json:"alive,omitempty"`
-	SurvivedSec   float64      `json:"survivedSeconds,omitempty"`
-	DiedSec       float64      `json:"diedSeconds,omitempty"`
-	Told          *bool        `json:"endAnnounced,omitempty"`
-	KeepaliveSecs float64      `json:"keepaliveSeconds,omitempty"`
-}
+// What --json prints, one kind a line.
+type (
+	checkLine struct {
+		Event   string        `json:"event"` // "check"
+		Machine string        `json:"machine"`
+		Layer   doctor.Layer  `json:"layer"`
+		Status  doctor.Status `json:"status"`
+		TookMs  float64       `json:"tookMs"`
+		Detail  string        `json:"detail,omitempty"`
+	}
+	walkLine struct {
+		Event   string       `json:"event"` // "machine", after its checks
+		Machine string       `json:"machine"`
+		Relay   string       `json:"relay"`
+		OK      bool         `json:"ok"`
+		Cause   doctor.Layer `json:"cause,omitempty"`
+		What    string       `json:"what,omitempty"`
+		Do      string       `json:"do,omitempty"`
+		Since   *time.Time   `json:"since,omitempty"`
+		// How far this computer's clock is ahead; zero within a minute.
+		ClockSkewSeconds float64 `json:"clockSkewSeconds,omitempty"`
+	}
+	agentLine struct {
+		Event string       `json:"event"` // "agent"
+		OK    bool         `json:"ok"`
+		Agent agent.Status `json:"agent"`
+	}
+	sampleLine struct {
+		Event      string       `json:"event"` // "sample"
+		Relay      string       `json:"relay"`
+		Quiet      doctor.Quiet `json:"quiet"`
+		AgeSeconds float64      `json:"ageSeconds"`
+		Alive      bool         `json:"alive"`
+		Detail     string       `json:"detail,omitempty"`
+	}
+	pathLine struct {
+		Event           string       `json:"event"` // "path", after its samples
+		Relay           string       `json:"relay"`
+		Quiet           doctor.Quiet `json:"quiet"`
+		SurvivedSeconds float64      `json:"survivedSeconds"`
+		DiedSeconds     float64      `json:"diedSeconds,omitempty"` // zero: nothing died
+		EndAnnounced    bool         `json:"endAnnounced"`
+		// The --keepalive to set, of all ways together; zero for none.
+		KeepaliveSeconds float64 `json:"keepaliveSeconds"`
+	}
+)
 
 // Run walks one machine, or all, or measures a path.
 func (c *Doctor) Run(ctx context.Context, a *console.App) error {
@@ -141,8 +161,7 @@ func (c *Doctor) own(ctx context.Context, a *console.App) (running bool, f *cons
 		}
 	}
 	if a.JSON {
-		ok := f == nil
-		return true, f, a.Emit(doctorLine{Event: "agent", Machine: string(s.Machine), Relay: s.Relay, OK: &ok, What: s.LastError, Do: s.Hint, Agent: &s})
+		return true, f, a.Emit(agentLine{Event: "agent", OK: f == nil, Agent: s})
 	}
 	now := time.Now()
 	a.Say("this computer is machine %q on relay %s", s.Machine, s.Relay)
@@ -199,8 +218,8 @@ func (c *Doctor) walk(ctx context.Context, a *console.App, dir state.Dir, m clie
 	}
 	o.OnCheck = func(k doctor.Check) {
 		if a.JSON {
-			ms := float64(k.Took.Microseconds()) / 1000
-			err = errors.Join(err, a.Emit(doctorLine{Event: "check", Machine: m.Name, Layer: k.Layer, Status: k.Status, TookMs: &ms, Detail: k.Detail}))
+			err = errors.Join(err, a.Emit(checkLine{Event: "check", Machine: m.Name, Layer: k.Layer, Status: k.Status,
+				TookMs: float64(k.Took.Microseconds()) / 1000, Detail: k.Detail}))
 			return
 		}
 		took := ""
@@ -214,8 +233,7 @@ func (c *Doctor) walk(ctx context.Context, a *console.App, dir state.Dir, m clie
 		return nil, err
 	}
 	if a.JSON {
-		ok := r.OK()
-		l := doctorLine{Event: "machine", Machine: m.Name, Relay: m.Relay, OK: &ok, Cause: r.Cause, What: r.What, Do: r.Do, SkewSeconds: r.Skew.Seconds()}
+		l := walkLine{Event: "machine", Machine: m.Name, Relay: m.Relay, OK: r.OK(), Cause: r.Cause, What: r.What, Do: r.Do, ClockSkewSeconds: r.Skew.Seconds()}
 		if !r.Since.IsZero() {
 			l.Since = &r.Since
 		}
@@ -289,8 +307,7 @@ func (c *Doctor) measure(ctx context.Context, a *console.App, machines []client.
 func (c *Doctor) printPath(a *console.App, relay string, samples <-chan doctor.Sample, r doctor.PathReport) error {
 	if a.JSON {
 		for s := range samples {
-			alive := s.Alive
-			l := doctorLine{Event: "sample", Relay: relay, Quiet: s.Quiet, AgeSeconds: s.Age.Seconds(), Alive: &alive}
+			l := sampleLine{Event: "sample", Relay: relay, Quiet: s.Quiet, AgeSeconds: s.Age.Seconds(), Alive: s.Alive}
 			if s.Err != nil {
 				l.Detail = s.Err.Error()
 			}
@@ -299,9 +316,8 @@ func (c *Doctor) printPath(a *console.App, relay string, samples <-chan doctor.S
 			}
 		}
 		for _, q := range r.Limits {
-			told := q.Told
-			if err := a.Emit(doctorLine{Event: "path", Relay: relay, Quiet: q.Quiet, SurvivedSec: q.Survived.Seconds(), DiedSec: q.Died.Seconds(),
-				Told: &told, KeepaliveSecs: r.Keepalive.Seconds()}); err != nil {
+			if err := a.Emit(pathLine{Event: "path", Relay: relay, Quiet: q.Quiet, SurvivedSeconds: q.Survived.Seconds(),
+				DiedSeconds: q.Died.Seconds(), EndAnnounced: q.Told, KeepaliveSeconds: r.Keepalive.Seconds()}); err != nil {
 				return err
 			}
 		}
