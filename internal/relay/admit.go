@@ -60,3 +60,23 @@ func (r *Relay) failure(doing string, err error) *gate.Refusal {
 	}
 	return r.gate.Unavailable(doing, err)
 }
+
+// serveChannel is /v1/live/{channel}, its token verified.
+func (r *Relay) serveChannel(w http.ResponseWriter, req *http.Request, hs handshake.Request, t engine.Token) *gate.Refusal {
+	rt, ref := parseRoute(req)
+	if ref != nil {
+		return ref
+	}
+	if !r.feeds.Has(rt.Channel) {
+		return gate.Refuse(http.StatusNotFound, wire.RefusalNotFound, "this relay has no such channel")
+	}
+	if ref := r.overStreams(t); ref != nil {
+		return ref
+	}
+	if !r.negotiated(w, req, hs) {
+		return nil
+	}
+	r.gate.Touch(t, req)
+	r.feeds.Serve(w, req, t)
+	return nil
+}

@@ -307,26 +307,6 @@ func (r *Relay) serveSocket(w http.ResponseWriter, req *http.Request, kind wire.
 	return r.serveChannel(w, req, hs, t)
 }
 
-// serveChannel is /v1/live/{channel}, its token verified.
-func (r *Relay) serveChannel(w http.ResponseWriter, req *http.Request, hs handshake.Request, t engine.Token) *gate.Refusal {
-	rt, ref := parseRoute(req)
-	if ref != nil {
-		return ref
-	}
-	if !r.feeds.Has(rt.Channel) {
-		return gate.Refuse(http.StatusNotFound, wire.RefusalNotFound, "this relay has no such channel")
-	}
-	if ref := r.overStreams(t); ref != nil {
-		return ref
-	}
-	if !r.negotiated(w, req, hs) {
-		return nil
-	}
-	r.gate.Touch(t, req)
-	r.feeds.Serve(w, req, t)
-	return nil
-}
-
 func parseRoute(req *http.Request) (wire.Route, *gate.Refusal) {
 	rt, err := wire.ParseRoute(req.URL)
 	if err != nil {
