@@ -39,6 +39,9 @@ type leg struct {
 	// writing holds one token while somebody writes to conn. A channel and not a
 	// mutex: a write may block for as long as the peer does not read.
 	writing chan struct{}
+	// unsent is what a write had to leave when the pump was frozen. Whoever holds
+	// the token writes it first.
+	unsent []byte
 
 	ctl   ctlQueue
 	watch watch
@@ -83,6 +86,10 @@ func (l *leg) write(b []byte) error {
 	if stop {
 		return net.ErrClosed
 	}
+	if len(l.unsent) > 0 {
+		b = append(l.unsent, b...)
+		l.unsent = nil
+	}
 	var err error
 	for err == nil && len(b) > 0 {
 		piece := b
@@ -94,6 +101,10 @@ func (l *leg) write(b []byte) error {
 		n, err = l.conn.Write(piece)
 		l.watch.written.Add(int64(n))
 		b = b[n:]
+	}
+	if l.pump.stoppedBy(err) {
+		l.unsent = append([]byte(nil), b...) // b is in a chunk that goes back
+		return err
 	}
 	if err != nil {
 		l.ctl.mu.Lock()
@@ -123,7 +134,7 @@ func (l *leg) flush() {
 			l.ctl.mu.Lock()
 			l.ctl.closed = true
 			l.ctl.mu.Unlock()
-			if c, ok := l.conn.(interface{ CloseWrite() error }); ok {
+			if c, ok := l.conn.(interface{ CloseWrite() error }); ok && len(l.unsent) == 0 {
 				c.CloseWrite()
 			}
 		}
@@ -180,4 +191,7 @@ func (l *leg) beginClose(c closing) {
 	l.ctl.close = frame.AppendClose(nil, uint16(c.code), c.reason)
 	l.ctl.mu.Unlock()
 	l.conn.SetDeadline(time.Now().Add(c.timeout))
+	if l.pump.isFrozen() {
+		l.conn.SetDeadline(past) // Freeze may have set it before
+	}
 }

@@ -113,6 +113,7 @@ const (
 	CauseDead     Cause = "dead"     // a side gave no sign of life
 	CauseProtocol Cause = "protocol" // a side broke the WebSocket protocol
 	CauseStopped  Cause = "stopped"  // Stop was called
+	CauseFrozen   Cause = "frozen"   // Freeze was called: the stream is not over
 )
 
 // Result is how a stream ended.
@@ -127,6 +128,8 @@ type Result struct {
 	// Err is the error behind CauseLost and CauseProtocol; it holds nothing of
 	// the stream.
 	Err error
+	// Frozen is set after Freeze: the caller owns the connections again.
+	Frozen *Frozen
 }
 
 // Stats of a stream so far.
@@ -149,6 +152,9 @@ type Pump struct {
 	once   sync.Once
 	result Result // written inside once, before ended is closed
 
+	frozen chan struct{} // closed by Freeze
+	freeze sync.Once
+
 	// aside counts what runs beside the two copying goroutines: ticks, set or
 	// running, and the flushes at the end.
 	aside sync.WaitGroup
@@ -164,7 +170,8 @@ func New(device, agent Leg, o Options) (*Pump, error) {
 		return nil, err
 	}
 	start := time.Now()
-	p := &Pump{opt: o, start: start, clock: liveness.NewClock(start), ended: make(chan struct{})}
+	p := &Pump{opt: o, start: start, clock: liveness.NewClock(start),
+		ended: make(chan struct{}), frozen: make(chan struct{})}
 	p.legs[Device].init(p, Device, device)
 	p.legs[Agent].init(p, Agent, agent)
 	return p, nil
@@ -194,6 +201,9 @@ func (p *Pump) Run() Result {
 	<-done
 	for i := range p.legs {
 		p.legs[i].stopTicks()
+	}
+	if p.isFrozen() {
+		return p.export()
 	}
 	p.aside.Wait()
 	for i := range p.legs {
@@ -302,6 +312,7 @@ func (p *Pump) dead(side Side) {
 // l's deadline passes.
 func (l *leg) copyTo(dst *leg) {
 	p := l.pump
+	dst.flushUnsent(l)
 	if l.forwardPending(dst) {
 		for {
 			chunk, n, err := l.reader.Read()
@@ -334,6 +345,9 @@ func (l *leg) readFailed(err error) {
 	select {
 	case <-l.pump.ended: // the deadline, or the peer's own hang-up after its close
 	default:
+		if l.pump.stoppedBy(err) {
+			return // nothing is lost: what is unread stays in the socket
+		}
 		if errors.Is(err, io.EOF) {
 			err = errEOF
 		}
@@ -373,7 +387,7 @@ func (l *leg) forward(dst *leg, buf []byte, n int) bool {
 		l.pause()
 		werr := dst.writeData(out)
 		l.resume()
-		if werr != nil {
+		if werr != nil && !p.stoppedBy(werr) { // else it is kept
 			dst.writeFailed(werr)
 			return false
 		}
@@ -414,6 +428,8 @@ func (l *leg) writeFailed(err error) {
 	defer cancel()
 	select {
 	case <-l.pump.ended:
+	case <-l.pump.frozen:
+		l.pump.lost(l.side, fmt.Errorf("write to the %s: %w", l.side, err))
 	case <-ctx.Done():
 		l.pump.lost(l.side, fmt.Errorf("write to the %s: %w", l.side, err))
 	}
