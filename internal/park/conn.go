@@ -2,10 +2,10 @@ package park
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"holdfast/internal/frame"
+	"holdfast/internal/park/wheel"
 	"holdfast/internal/wire"
 )
 
@@ -23,11 +23,8 @@ type Conn struct {
 	mu    sync.Mutex
 	state state
 	// told is set once Closed was called; guarded by handling.
-	told bool
-	// inWheel says that the wheel has an entry for this connection.
-	inWheel bool
-	// expires is when to call Expired, in the wheel's ticks; zero is never.
-	expires atomic.Uint32
+	told   bool
+	expiry wheel.Entry
 	// out is what waits to be sent, as frames; nil while there is nothing.
 	out []byte
 
@@ -112,11 +109,9 @@ func (c *Conn) beginClose(code wire.CloseCode, reason string) bool {
 // ExpireAfter has Handler.Expired called once after d, in place of what was set
 // before; zero means never. It costs next to nothing: call it for every message.
 func (c *Conn) ExpireAfter(d time.Duration) {
-	if d <= 0 {
-		c.expires.Store(0)
-		return
+	if c.current() <= frozen {
+		c.lot.wheel.Set(c, d)
 	}
-	c.lot.wheel.set(c, d)
 }
 
 // Form names the way this connection waits: "epoll", "epoll-tls" or "goroutine".
@@ -164,16 +159,16 @@ func (c *Conn) handle(m frame.Message) bool {
 	}
 	c.handling.Lock()
 	defer c.handling.Unlock()
-	if c.isOpen() {
+	if c.current() == open {
 		c.handler.Message(c, m.Op, m.Payload)
 	}
 	return true
 }
 
-func (c *Conn) isOpen() bool {
+func (c *Conn) current() state {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.state == open
+	return c.state
 }
 
 // closedByPeer answers a close frame.
@@ -204,7 +199,7 @@ func (c *Conn) broke(err error) {
 
 // ended tells the handler, once.
 func (c *Conn) ended(e End) {
-	c.expires.Store(0)
+	c.lot.wheel.Set(c, 0)
 	c.handling.Lock()
 	defer c.handling.Unlock()
 	if !c.told {
@@ -218,7 +213,10 @@ func (c *Conn) ended(e End) {
 func (c *Conn) expired() {
 	c.handling.Lock()
 	defer c.handling.Unlock()
-	if !c.told && c.isOpen() {
+	switch s := c.current(); {
+	case s == frozen:
+		c.lot.wheel.Set(c, time.Second) // it may be thawed
+	case s == open && !c.told:
 		c.handler.Expired(c)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"holdfast/internal/frame"
+	"holdfast/internal/park/wheel"
 	"holdfast/internal/wire"
 )
 
@@ -80,7 +81,7 @@ const defaultMaxQueue = 64 << 10
 // Lot holds parked connections.
 type Lot struct {
 	opt   Options
-	wheel wheel
+	wheel *wheel.Wheel[*Conn]
 	poll  *pollers // nil where there is none, or none is wanted
 
 	mu     sync.Mutex
@@ -113,7 +114,7 @@ func New(o Options) (*Lot, error) {
 		o.CloseTimeout = wire.DrainTimeout
 	}
 	l := &Lot{opt: o, waiting: make(map[*Conn]struct{})}
-	l.wheel.init()
+	l.wheel = wheel.New(func(c *Conn) *wheel.Entry { return &c.expiry }, (*Conn).expired)
 	if !o.Goroutines {
 		var err error
 		if l.poll, err = newPollers(l); err != nil {
@@ -170,5 +171,5 @@ func (l *Lot) Close() {
 		l.poll.close()
 	}
 	l.running.Wait()
-	l.wheel.stop()
+	l.wheel.Stop()
 }
