@@ -43,8 +43,8 @@ func main() {
 	var s settings
 	flag.IntVar(&s.machines, "machines", 10_000, "machines parked at once; two processes need a descriptor each")
 	flag.IntVar(&s.pairs, "pairs", 2_000, "streams open at once")
-	flag.IntVar(&s.reps, "reps", 5, "repetitions of each pump measurement")
-	flag.Int64Var(&s.bytes, "bytes", 256<<20, "payload moved in each pump measurement")
+	flag.IntVar(&s.reps, "reps", 9, "repetitions of each pump measurement; the machine is rarely quiet, so many short ones")
+	flag.Int64Var(&s.bytes, "bytes", 96<<20, "payload moved in each pump measurement")
 	flag.IntVar(&s.echoes, "echoes", 10_000, "round trips timed")
 	flag.StringVar(&s.only, "only", "", "one part: idle, pump, latency or streams")
 	quick := flag.Bool("quick", false, "a tenth of everything, to see that it runs")

@@ -230,29 +230,45 @@ func pumps(w io.Writer, s settings) error {
 			}
 		}
 	}
-	fmt.Fprintf(w, "\n### Pump\n\nMB/s of payload (ratio to the plain proxy of the same repetition), server CPU s/GiB; medians of %d.\n\n| variant |", s.reps)
-	for _, count := range counts {
-		for _, size := range sizes {
-			fmt.Fprintf(w, " %d × %s |", count, sizeName(size))
-		}
-	}
-	fmt.Fprint(w, "\n|---|---|---|---|---|---|---|---|---|\n")
-	for _, v := range pumpVariants {
-		fmt.Fprintf(w, "| %s |", variantNames[v])
+	for _, table := range []struct {
+		title string
+		value func(m, plain move) float64
+	}{
+		{title: "throughput, MB/s of payload", value: func(m, _ move) float64 { return m.rate / 1e6 }},
+		{title: "throughput, ratio to the plain proxy", value: func(m, plain move) float64 { return m.rate / plain.rate }},
+		{title: "processor time of the server, s/GiB", value: func(m, _ move) float64 { return m.cpu }},
+		{title: "processor time, ratio to the plain proxy", value: func(m, plain move) float64 { return m.cpu / plain.cpu }},
+	} {
+		fmt.Fprintf(w, "\n### Pump: %s\n\nMedians of %d; ratios are taken within each repetition.\n\n| variant |", table.title, s.reps)
 		for _, count := range counts {
 			for _, size := range sizes {
-				var rates, ratios, cpus []float64
-				for rep, m := range all[key{v, count, size}] {
-					rates = append(rates, m.rate/1e6)
-					ratios = append(ratios, m.rate/all[key{"copy", count, size}][rep].rate)
-					cpus = append(cpus, m.cpu)
-				}
-				fmt.Fprintf(w, " %.0f (%.2f) %.2f |", median(rates), median(ratios), median(cpus))
+				fmt.Fprintf(w, " %d × %s |", count, sizeName(size))
 			}
 		}
-		fmt.Fprintln(w)
+		fmt.Fprint(w, "\n|---|---|---|---|---|---|---|---|---|\n")
+		for _, v := range pumpVariants {
+			fmt.Fprintf(w, "| %s |", variantNames[v])
+			for _, count := range counts {
+				for _, size := range sizes {
+					var values []float64
+					for rep, m := range all[key{v, count, size}] {
+						values = append(values, table.value(m, all[key{"copy", count, size}][rep]))
+					}
+					fmt.Fprintf(w, " %s |", number(median(values)))
+				}
+			}
+			fmt.Fprintln(w)
+		}
 	}
 	return nil
+}
+
+// number has three digits that count.
+func number(v float64) string {
+	if v < 100 {
+		return fmt.Sprintf("%.2f", v)
+	}
+	return fmt.Sprintf("%.0f", v)
 }
 
 func sizeName(n int) string {

@@ -306,7 +306,7 @@ func join(variant string, a, b pump.Leg) {
 	if variant == "pump" {
 		p, err := pump.New(a, b, pump.Options{})
 		if err == nil {
-			p.Run()
+			p.Start(func(pump.Result) {})
 		}
 		return
 	}
