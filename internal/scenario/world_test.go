@@ -118,8 +118,13 @@ type world struct {
 const machine = wire.MachineID("mini")
 
 // newWorld starts everything but the agent.
-func newWorld(f floor, change ...func(*relay.Options)) (w *world, err error) {
-	w = &world{floor: f, router: engine.NewMemoryRouter(), events: &record{}}
+func newWorld(f floor, change ...func(*relay.Options)) (*world, error) {
+	return newWorldOn(f, engine.NewMemoryRouter(), change...)
+}
+
+// newWorldOn is newWorld with a router of the test's.
+func newWorldOn(f floor, router engine.Router, change ...func(*relay.Options)) (w *world, err error) {
+	w = &world{floor: f, router: router, events: &record{}}
 	defer func() {
 		if err != nil {
 			w.close()
@@ -169,13 +174,18 @@ func newWorld(f floor, change ...func(*relay.Options)) (w *world, err error) {
 		return w, err
 	}
 	w.sshd = serve(l)
-	w.agentOptions = agent.Options{
+	w.agentOptions = w.optionsOfAgent()
+	return w, nil
+}
+
+// optionsOfAgent are those of the machine's agent.
+func (w *world) optionsOfAgent() agent.Options {
+	return agent.Options{
 		Relay: &url.URL{Scheme: "http", Host: agentPathAddr}, Machine: machine,
 		Token: func(context.Context) (wire.Token, error) { return w.agentToken, nil },
 		SSHD:  sshdAddr, Version: "test", Log: slog.New(w.events),
-		DialContext: f.DialContext, DialService: f.DialContext,
+		DialContext: w.DialContext, DialService: w.DialContext,
 	}
-	return w, nil
 }
 
 // startRelay starts a relay on the store, for the first time or again.
