@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/frame"
 	"holdfast/internal/memnet"
 	"holdfast/internal/relay/axes"
+	"holdfast/internal/relay/changes"
 	"holdfast/internal/wire"
 )
 
@@ -221,7 +222,7 @@ func TestBubbleExpiry(t *testing.T) {
 		conn := g.rawUpgrade("/agent/mini", tok.text)
 		took, code, reason := lastedUntilClose(t, conn)
 		roughly(t, "expiry", took, 59*time.Second, 2*time.Second)
-		if code != uint16(wire.CloseUnauthorized) || reason != reasonExpired {
+		if code != uint16(wire.CloseUnauthorized) || reason != changes.ReasonExpired {
 			t.Errorf("closed %d %q", code, reason)
 		}
 		_ = conn.Close()

@@ -29,6 +29,7 @@ import (
 	"holdfast/internal/engine"
 	"holdfast/internal/park"
 	"holdfast/internal/relay/axes"
+	"holdfast/internal/relay/changes"
 	"holdfast/internal/relay/feeds"
 	"holdfast/internal/relay/gate"
 	"holdfast/internal/relay/handshake"
@@ -105,12 +106,12 @@ type Relay struct {
 	store     engine.Store
 	router    engine.Router
 	log       *slog.Logger
-	limits    Limits
+	limits    rates
 	keepalive time.Duration
 
 	gate     *gate.Gate
-	opened   *gate.Windows[string] // streams of a token in this second
 	axes     *axes.Axes
+	changes  *changes.Follower
 	dials    *waiting.Dials
 	controls *controls
 	prover   *proof.Prover
@@ -123,8 +124,13 @@ type Relay struct {
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	draining atomic.Bool
-	closing  sync.Once
 	tasks    tasks
+}
+
+// rates are the limits of streams.
+type rates struct {
+	Limits
+	opened *gate.Windows[string] // streams of a token in this second
 }
 
 // New makes a Relay and starts to follow the store's changes. Close ends it.
@@ -154,9 +160,9 @@ func New(o Options) (*Relay, error) {
 		return nil, fmt.Errorf("make a relay: %w", err)
 	}
 	r := &Relay{
-		store: o.Store, router: o.Router, log: o.Log, limits: o.Limits, keepalive: o.Keepalive,
+		store: o.Store, router: o.Router, log: o.Log, keepalive: o.Keepalive,
+		limits: rates{o.Limits, gate.NewWindows[string](o.Limits.NewStreams, time.Second)},
 		gate:   g,
-		opened: gate.NewWindows[string](o.Limits.NewStreams, time.Second),
 		axes:   axes.New(),
 		dials:  waiting.New(o.Node),
 	}
@@ -180,7 +186,7 @@ func New(o Options) (*Relay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a relay: %w", err)
 	}
-	after, err := r.newest()
+	r.changes, err = changes.New(r.ctx, changes.Options{Store: o.Store, Axes: r.axes, Log: o.Log, Remind: r.remind})
 	if err != nil {
 		return nil, fmt.Errorf("make a relay: %w", err)
 	}
@@ -209,7 +215,7 @@ func New(o Options) (*Relay, error) {
 		ErrorLog: slog.NewLogLogger(discard{}, slog.LevelDebug),
 	}
 	// Both end with ctx; Close waits.
-	r.background(func() { r.follow(after) })
+	r.background(func() { r.changes.Run(r.ctx) })
 	r.background(r.tick)
 	return r, nil
 }
@@ -365,6 +371,8 @@ func (r *Relay) gauges() meter.Gauges {
 
 // tasks are the goroutines that Close waits for.
 type tasks struct {
+	closing sync.Once
+
 	mu     sync.Mutex
 	closed bool // nothing is added to wg any more
 	wg     sync.WaitGroup
@@ -404,7 +412,7 @@ func (r *Relay) stillGood(k engine.Key, t engine.Token) (wire.CloseCode, string)
 	}
 	switch _, err := r.store.Machine(r.ctx, k); {
 	case errors.Is(err, engine.ErrNotFound):
-		return wire.CloseNotFound, reasonMachine
+		return wire.CloseNotFound, changes.ReasonMachine
 	case err != nil:
 		return r.storeFails(k, err)
 	}
@@ -417,9 +425,9 @@ func (r *Relay) goodToken(ctx context.Context, t engine.Token) (wire.CloseCode, 
 	case err != nil:
 		return r.storeFails(engine.Key{Account: t.Account}, err)
 	case ref == wire.RefusalTokenExpired:
-		return wire.CloseUnauthorized, reasonExpired
+		return wire.CloseUnauthorized, changes.ReasonExpired
 	case ref != "":
-		return wire.CloseUnauthorized, reasonRevoked
+		return wire.CloseUnauthorized, changes.ReasonRevoked
 	}
 	return 0, ""
 }
@@ -427,94 +435,6 @@ func (r *Relay) goodToken(ctx context.Context, t engine.Token) (wire.CloseCode, 
 func (r *Relay) storeFails(k engine.Key, err error) (wire.CloseCode, string) {
 	r.log.Error("the store fails", "account", k.Account, "machine", k.Machine, "err", err)
 	return wire.CloseInternal, "the relay cannot reach its store"
-}
-
-// What sockets are told when the store ends them.
-const (
-	reasonRevoked = "token revoked"
-	reasonExpired = "token expired"
-	reasonAccount = "account removed"
-	reasonDevice  = "device revoked"
-	reasonMachine = "machine removed"
-)
-
-// retryChanges is how soon a store that failed is asked for its log again.
-const retryChanges = 250 * time.Millisecond
-
-// follow closes what the store's log of changes says, from after on.
-func (r *Relay) follow(after int64) {
-	retry := time.NewTimer(0) // once at the start: something may have come since New asked
-	defer retry.Stop()
-	for {
-		select {
-		case <-r.ctx.Done():
-			return
-		case <-r.store.Wake():
-		case <-retry.C:
-		}
-		for more := true; more; {
-			list, err := r.store.Changes(r.ctx, after)
-			if errors.Is(err, engine.ErrPruned) {
-				after, err = r.resync()
-			}
-			if err != nil {
-				if r.ctx.Err() == nil {
-					r.log.Error("read the store's log", "err", err)
-					retry.Reset(retryChanges)
-				}
-				break
-			}
-			for _, c := range list {
-				r.apply(c)
-				after = c.Seq
-			}
-			more = len(list) > 0
-		}
-	}
-}
-
-// newest is where the store's log ends.
-func (r *Relay) newest() (int64, error) {
-	list, err := r.store.Changes(r.ctx, -1)
-	if err != nil {
-		return 0, fmt.Errorf("read the store's log: %w", err)
-	}
-	after := int64(0)
-	for _, c := range list {
-		after = c.Seq
-	}
-	return after, nil
-}
-
-// resync asks about every open socket again, because the log no longer says
-// what happened.
-func (r *Relay) resync() (int64, error) {
-	after, err := r.newest()
-	if err != nil {
-		return 0, err
-	}
-	for _, id := range r.axes.Accounts() {
-		tokens, err := r.store.Tokens(r.ctx, id)
-		if err != nil {
-			return 0, fmt.Errorf("list tokens again: %w", err)
-		}
-		machines, err := r.store.Machines(r.ctx, id)
-		if err != nil {
-			return 0, fmt.Errorf("list machines again: %w", err)
-		}
-		good, there := make(map[string]bool, len(tokens)), make(map[wire.MachineID]bool, len(machines))
-		for _, t := range tokens {
-			good[t.ID] = gate.State(t, time.Now()) == ""
-		}
-		for _, m := range machines {
-			there[m.Machine] = true
-		}
-		revoked, removed := r.axes.Except(id, good, there)
-		axes.EndAll(revoked, wire.CloseUnauthorized, reasonRevoked)
-		axes.EndAll(removed, wire.CloseNotFound, reasonMachine)
-		r.remind(id)
-	}
-	return after, nil
 }
 
 // remind sends every agent of an account what it has yet to revoke.
@@ -528,20 +448,6 @@ func (r *Relay) remind(id engine.AccountID) {
 	})
 }
 
-func (r *Relay) apply(c engine.Change) {
-	switch c.Kind {
-	case engine.ChangeAccount:
-		axes.EndAll(r.axes.OfAccount(c.Account), wire.CloseUnauthorized, reasonAccount)
-	case engine.ChangeToken:
-		axes.EndAll(r.axes.OfToken(c.Token), wire.CloseUnauthorized, reasonRevoked)
-	case engine.ChangeMachine:
-		axes.EndAll(r.axes.OfMachine(engine.Key{Account: c.Account, Machine: c.Machine}), wire.CloseNotFound, reasonMachine)
-	case engine.ChangeDevice:
-		axes.EndAll(r.axes.OfDevice(c.Account, c.Device), wire.CloseUnauthorized, reasonDevice)
-		r.remind(c.Account)
-	}
-}
-
 // tick does what time alone brings about.
 func (r *Relay) tick() {
 	t := time.NewTicker(tickInterval)
@@ -551,7 +457,7 @@ func (r *Relay) tick() {
 		case <-r.ctx.Done():
 			return
 		case now := <-t.C:
-			axes.EndAll(r.axes.Expired(now), wire.CloseUnauthorized, reasonExpired)
+			axes.EndAll(r.axes.Expired(now), wire.CloseUnauthorized, changes.ReasonExpired)
 			if n%4 == 0 {
 				r.gate.Sweep()
 			}
@@ -565,7 +471,7 @@ func (r *Relay) tick() {
 // Close ends every connection with 1012 and everything that runs, and waits:
 // for at most about two seconds on peers that do not hang up.
 func (r *Relay) Close() error {
-	r.closing.Do(func() {
+	r.tasks.closing.Do(func() {
 		r.draining.Store(true)
 		_ = r.server.Close() // ends Serve and requests; hijacked connections are ours
 		for role := range axes.Roles {

@@ -106,7 +106,7 @@ func (r *Relay) overStreams(t engine.Token) *gate.Refusal {
 }
 
 func (r *Relay) over(t engine.Token) time.Duration {
-	if wait, full := r.opened.Full(t.ID, time.Now()); full {
+	if wait, full := r.limits.opened.Full(t.ID, time.Now()); full {
 		return wait
 	}
 	if r.axes.Streams(t.ID) >= r.limits.Streams {
@@ -120,7 +120,7 @@ func (r *Relay) takeStream(t engine.Token) *gate.Refusal {
 	if !r.axes.Reserve(t, r.limits.Streams) {
 		return r.overStreams(t)
 	}
-	if wait, ok := r.opened.Take(t.ID, time.Now()); !ok {
+	if wait, ok := r.limits.opened.Take(t.ID, time.Now()); !ok {
 		r.axes.Release(t.ID)
 		return gate.TooMany(wait, "this token opens streams too fast: wait")
 	}
