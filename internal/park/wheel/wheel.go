@@ -5,6 +5,9 @@
 // its old time comes, and put into the slot of the new one then. So a renewal
 // costs one store. It runs no goroutine, and no timer while it is empty.
 //
+// A turn that comes late (the process was stopped) calls nothing over that could
+// not be renewed meanwhile: each such entry gets one fresh minute.
+//
 // What a caller will get wrong: a time may be called over up to a second late, and
 // at the very moment of a renewal. An entry stays known to the wheel, for minutes, after
 // it was set to never.
@@ -14,6 +17,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"holdfast/internal/liveness"
 )
 
 const (
@@ -22,11 +27,21 @@ const (
 	tick = time.Second
 	// slots times tick is the longest time that needs no second round.
 	slots = 256
+	// lateTicks is how far behind the wheel may be before the whole process must
+	// have been stopped, or its computer loaded beyond use: what has arrived
+	// meanwhile is not read yet then.
+	lateTicks = uint32(liveness.LateTick / tick)
+	// freshTicks is what an entry gets in that case instead of its end, once:
+	// longer than a peer's heartbeat, so that a healthy one is heard.
+	freshTicks = uint32(liveness.ReapWindow / tick)
+	// fresh marks in Entry.at that it has had that. Ticks do not reach this bit
+	// in 68 years.
+	fresh = uint32(1) << 31
 )
 
 // Entry is the wheel's part of something that may expire.
 type Entry struct {
-	at atomic.Uint32 // the tick at which it is over; zero is never
+	at atomic.Uint32 // the tick at which it is over, with fresh; zero is never
 	// filed is the tick at which it is looked at, zero if in no slot; the slot of
 	// another tick that has it too has it no more. Written under Wheel.mu.
 	filed atomic.Uint32
@@ -111,14 +126,16 @@ func (w *Wheel[T]) turn() {
 	defer w.running.Done()
 	var due []T
 	w.mu.Lock()
-	for now := uint32(time.Since(w.start) / tick); w.now < now && w.count > 0; {
+	now := uint32(time.Since(w.start) / tick)
+	late := now > w.now+1+lateTicks
+	for w.now < now && w.count > 0 {
 		w.now++
 		slot := &w.slots[w.now%slots]
 		list := *slot
 		*slot = nil
 		w.count -= len(list)
 		for _, item := range list {
-			if w.look(item) {
+			if w.look(item, now, late) {
 				due = append(due, item)
 			}
 		}
@@ -133,25 +150,35 @@ func (w *Wheel[T]) turn() {
 	w.mu.Unlock()
 }
 
-// look puts an item that was in the slot of now where it belongs and reports
-// whether its time is over. mu is held.
-func (w *Wheel[T]) look(item T) (over bool) {
+// look puts an item that was in the slot of w.now where it belongs and reports
+// whether its time is over. In a turn that is late, at tick now, it gets a fresh
+// time instead. mu is held.
+func (w *Wheel[T]) look(item T, now uint32, late bool) (over bool) {
 	e := w.entry(item)
 	if e.filed.Load() != w.now {
 		return false // it was filed again, under an earlier tick
 	}
-	at := e.at.Load()
-	if at <= w.now {
+	for {
+		set := e.at.Load()
+		if at := set &^ fresh; at > w.now {
+			w.put(item, at)
+			return false
+		}
+		if late && set != 0 && set&fresh == 0 {
+			if !e.at.CompareAndSwap(set, (now+freshTicks)|fresh) {
+				continue // it was set anew meanwhile
+			}
+			w.put(item, now+freshTicks)
+			return false
+		}
 		e.filed.Store(0)
 		// A Set before that store saw the item filed and left it to us.
-		late := e.at.Load()
-		if late <= w.now {
-			return at != 0 && e.at.CompareAndSwap(at, 0)
+		if at := e.at.Load() &^ fresh; at > w.now {
+			w.put(item, at)
+			return false
 		}
-		at = late
+		return set != 0 && e.at.CompareAndSwap(set, 0)
 	}
-	w.put(item, at)
-	return false
 }
 
 // Stop ends the wheel and waits for calls of expired. Nothing expires afterwards.
