@@ -118,7 +118,11 @@ func Run(args []string, s console.Streams) (code int) {
 	}
 	// The first signal ends the work in order; a second one ends the process,
 	// because stop gives the signals their own meaning back.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // nohup means that it is to stay so
+		signals = append(signals, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	defer stop()
 	context.AfterFunc(ctx, stop)
 	parsed.BindTo(ctx, (*context.Context)(nil))

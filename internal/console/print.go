@@ -204,7 +204,7 @@ func (a *App) PrintLink(link string, expires time.Time) error {
 	if err != nil {
 		return fmt.Errorf("print the pairing link: %w", err)
 	}
-	if onlyHere(l.Relay) {
+	if OnlyHere(l.Relay) {
 		where, join = "this computer only", "In a second terminal:  "+a.Words("join", link)
 	}
 	a.Say("Pairing link, %s, valid %s (until %s):\n\n  %s\n", where,
@@ -216,9 +216,9 @@ func (a *App) PrintLink(link string, expires time.Time) error {
 	return nil
 }
 
-// onlyHere reports whether a relay's URL leads to this computer from this
+// OnlyHere reports whether a relay's URL leads to this computer from this
 // computer only.
-func onlyHere(relay string) bool {
+func OnlyHere(relay string) bool {
 	u, err := client.ParseRelayURL(relay, true)
 	return err == nil && wsconn.IsLoopback(u.Hostname())
 }

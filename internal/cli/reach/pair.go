@@ -14,7 +14,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"time"
 
 	"holdfast/internal/client"
 	"holdfast/internal/console"
@@ -80,9 +79,6 @@ func (c *Join) Run(ctx context.Context, a *console.App) error {
 	if err != nil {
 		return &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf("read the pairing link: %w", err), Hint: linkHint(err)}
 	}
-	if link.Expired(time.Now()) {
-		return explainJoin(pairing.ErrExpired)
-	}
 	if c.As != "" {
 		if _, err := wire.ParseMachineID(c.As); err != nil {
 			return &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf("--as: %w", err)}
@@ -104,7 +100,7 @@ func (c *Join) Run(ctx context.Context, a *console.App) error {
 		Dir: dir, Dialer: a.Dialer(c.Connection), Link: link, Name: c.As, Device: device,
 	})
 	if err != nil {
-		return explainJoin(err)
+		return explainJoin(err, link)
 	}
 	o, err := openSSH(ctx, a, dir, c.Connection)
 	if err != nil {
@@ -177,7 +173,7 @@ func linkHint(err error) string {
 }
 
 // explainJoin adds exit codes and hints to the errors of client.Join.
-func explainJoin(err error) error {
+func explainJoin(err error, link pairing.Link) error {
 	var hostKey *sshlink.HostKeyError
 	var refused *sshlink.RefusedError
 	again := "run holdfast pair on the machine for a new link"
@@ -193,5 +189,9 @@ func explainJoin(err error) error {
 	case errors.Is(err, sshlink.ErrDenied):
 		return &console.Failure{Code: console.ExitDenied, Err: fmt.Errorf("%w: no link is open on the machine", err), Hint: again}
 	}
-	return err
+	f := console.Explain(err)
+	if f.Code == console.ExitUnreachable && console.OnlyHere(link.Relay) {
+		f.Hint = "this link is for the computer that printed it; for others the machine needs a relay that they can reach"
+	}
+	return f
 }

@@ -178,6 +178,7 @@ type machineEvent struct {
 
 // Run runs the agent until a signal.
 func (c *agentRun) Run(ctx context.Context, a *console.App) error {
+	surviveReaders()
 	dir, err := a.Dir()
 	if err != nil {
 		return err
@@ -215,7 +216,7 @@ func (c *agentRun) Run(ctx context.Context, a *console.App) error {
 				e.State = wire.StateConnected
 			}
 			if a.JSON {
-				err = a.Emit(e)
+				err = emit(a, e)
 			} else if up {
 				a.Say("connected; a device is let in by: %s", a.Words("pair"))
 			} else {

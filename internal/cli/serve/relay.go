@@ -8,12 +8,17 @@ package serve
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"net/url"
+	"os"
+	"os/signal"
+	"syscall"
 
+	"holdfast/internal/acme"
 	"holdfast/internal/cli/admin"
 	"holdfast/internal/client"
 	"holdfast/internal/console"
@@ -27,8 +32,13 @@ type relayFlags struct {
 	PublicURL     string         `name:"public-url" env:"HOLDFAST_PUBLIC_URL" placeholder:"URL" help:"Where devices reach the relay, if that is not where it listens."`
 	TLSCert       string         `name:"tls-cert" env:"HOLDFAST_TLS_CERT" placeholder:"FILE" type:"path" help:"Certificate (PEM, with its chain)."`
 	TLSKey        string         `name:"tls-key" env:"HOLDFAST_TLS_KEY" placeholder:"FILE" type:"path" help:"Key of the certificate (PEM)."`
+	ACMEDomain    string         `name:"acme-domain" env:"HOLDFAST_ACME_DOMAIN" placeholder:"D" help:"Get and renew a certificate for this name (Let's Encrypt, unless --acme-ca); its port 443 must lead here."`
+	ACMEEmail     string         `name:"acme-email" env:"HOLDFAST_ACME_EMAIL" placeholder:"ADDR" help:"Where the certificate authority may write to."`
+	ACMECA        string         `name:"acme-ca" env:"HOLDFAST_ACME_CA" placeholder:"URL" help:"Directory of another certificate authority."`
+	ACMERoot      string         `name:"acme-root" env:"HOLDFAST_ACME_ROOT" placeholder:"FILE" type:"path" help:"Roots (PEM) to trust when that authority is asked."`
+	ACMEHTTP      string         `name:"acme-http" env:"HOLDFAST_ACME_HTTP" placeholder:"ADDR" help:"Serve HTTP challenges and redirects to https there, such as :80 (default: nowhere)."`
 	TrustedProxy  []netip.Prefix `name:"trusted-proxy" env:"HOLDFAST_TRUSTED_PROXY" placeholder:"CIDR" help:"Believe X-Forwarded-For from these addresses."`
-	MetricsListen string         `name:"metrics-listen" env:"HOLDFAST_METRICS_LISTEN" placeholder:"ADDR" help:"Serve Prometheus metrics on this address (default: nowhere)."`
+	MetricsListen string         `name:"metrics-listen" env:"HOLDFAST_METRICS_LISTEN" placeholder:"ADDR" help:"Serve Prometheus metrics and profiles on this address (default: nowhere)."`
 	MaxStreams    int            `name:"max-streams" env:"HOLDFAST_MAX_STREAMS" placeholder:"N" help:"Open streams a token (default 1000)."`
 	MaxNewStreams int            `name:"max-new-streams" env:"HOLDFAST_MAX_NEW_STREAMS" placeholder:"N" help:"New streams a second and token (default 200)."`
 	MaxFailures   int            `name:"max-auth-failures" env:"HOLDFAST_MAX_AUTH_FAILURES" placeholder:"N" help:"Failed authentications a minute and address (default 20)."`
@@ -36,7 +46,7 @@ type relayFlags struct {
 }
 
 // options are up's, with what comes from elsewhere left empty.
-func (f relayFlags) options(listen string, c console.Connection, log *slog.Logger) (up.RelayOptions, error) {
+func (f relayFlags) options(listen string, dir state.Dir, c console.Connection, log *slog.Logger) (up.RelayOptions, error) {
 	o := up.RelayOptions{
 		Listen: listen, TLSCert: f.TLSCert, TLSKey: f.TLSKey,
 		InsecureHTTP: c.InsecureHTTP, MetricsListen: f.MetricsListen, TrustedProxies: f.TrustedProxy,
@@ -46,12 +56,57 @@ func (f relayFlags) options(listen string, c console.Connection, log *slog.Logge
 		},
 		Keepalive: c.Keepalive, Log: log,
 	}
+	a, err := f.acme(dir)
+	if err != nil {
+		return o, err
+	}
+	o.ACME = a
 	if f.PublicURL != "" {
 		u, err := parsePublicURL(f.PublicURL, c.InsecureHTTP)
 		if err != nil {
 			return o, err
 		}
 		o.PublicURL = u
+	}
+	return o, nil
+}
+
+// acmeDir is below the state directory.
+const acmeDir = "acme"
+
+// maxRootBytes bounds a file of roots: the system's own bundle has a quarter.
+const maxRootBytes = 1 << 20
+
+// acme are the options for a certificate of one's own, nil for none.
+func (f relayFlags) acme(dir state.Dir) (*acme.Options, error) {
+	usage := func(format string, args ...any) error {
+		return &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf(format, args...)}
+	}
+	if f.ACMEDomain == "" {
+		if f.ACMEEmail != "" || f.ACMECA != "" || f.ACMERoot != "" || f.ACMEHTTP != "" {
+			return nil, usage("--acme-email, --acme-ca, --acme-root and --acme-http need --acme-domain")
+		}
+		return nil, nil
+	}
+	if f.TLSCert != "" || f.TLSKey != "" {
+		return nil, usage("--acme-domain gets a certificate, --tls-cert and --tls-key have one: give one of the two")
+	}
+	o := &acme.Options{
+		Domain: f.ACMEDomain, Email: f.ACMEEmail, CA: f.ACMECA, HTTPListen: f.ACMEHTTP,
+		Dir: dir.Path(acmeDir), Log: slog.New(slog.DiscardHandler),
+	}
+	if err := o.Check(); err != nil {
+		return nil, &console.Failure{Code: console.ExitUsage, Err: err}
+	}
+	if f.ACMERoot != "" {
+		b, err := state.ReadFile(f.ACMERoot, maxRootBytes)
+		if err != nil {
+			return nil, fmt.Errorf("read roots: %w", err)
+		}
+		o.Roots = x509.NewCertPool()
+		if !o.Roots.AppendCertsFromPEM(b) {
+			return nil, usage("--acme-root %s: no certificate in it", f.ACMERoot)
+		}
 	}
 	return o, nil
 }
@@ -71,9 +126,22 @@ func explainListen(err error) error {
 	case errors.As(err, &le):
 		return &console.Failure{Code: console.ExitFailed, Err: err, Hint: "another program, perhaps another holdfast, has that address; stop it, or choose another with --listen"}
 	case errors.Is(err, up.ErrInsecureListen):
-		return &console.Failure{Code: console.ExitUsage, Err: err, Hint: "give --tls-cert and --tls-key; or an https --public-url if something in front does TLS; or --insecure-http if the network is yours alone"}
+		return &console.Failure{Code: console.ExitUsage, Err: err, Hint: "give --acme-domain, or --tls-cert and --tls-key; or an https --public-url if something in front does TLS; or --insecure-http if the network is yours alone"}
 	}
 	return err
+}
+
+// surviveReaders keeps a process that serves alive when whoever reads its output
+// has gone: that is an error of a write then, and no signal. Notify and not
+// Ignore, since what is ignored stays so in every shell that is started.
+func surviveReaders() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
+
+// emit prints an event. A reader that has gone is no error.
+func emit(a *console.App, event any) error {
+	if err := a.Emit(event); !errors.Is(err, syscall.EPIPE) {
+		return err
+	}
+	return nil
 }
 
 // listening is the first event of every process that has a relay.
@@ -102,12 +170,13 @@ type Relay struct {
 
 // Run serves until a signal.
 func (c *Relay) Run(ctx context.Context, a *console.App) error {
+	surviveReaders()
 	dir, err := a.Dir()
 	if err != nil {
 		return err
 	}
 	log := a.Logger(slog.LevelInfo)
-	o, err := c.options(c.Listen, c.Connection, log)
+	o, err := c.options(c.Listen, dir, c.Connection, log)
 	if err != nil {
 		return err
 	}
@@ -124,7 +193,7 @@ func (c *Relay) Run(ctx context.Context, a *console.App) error {
 		return explainListen(err)
 	}
 	if a.JSON {
-		err = a.Emit(newListeningEvent(r))
+		err = emit(a, newListeningEvent(r))
 	} else {
 		a.Say("listening on %s", r.Listening)
 		if r.Public.String() != r.Listening.String() {

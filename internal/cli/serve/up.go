@@ -28,6 +28,7 @@ type Up struct {
 
 // Run serves until a signal.
 func (c *Up) Run(ctx context.Context, a *console.App) error {
+	surviveReaders()
 	dir, err := a.Dir()
 	if err != nil {
 		return err
@@ -61,7 +62,7 @@ type upRun struct {
 
 // alone runs a relay of its own.
 func (u *upRun) alone(ctx context.Context) (err error) {
-	ro, err := u.c.relayFlags.options(u.c.Listen, u.c.Connection, u.log)
+	ro, err := u.c.relayFlags.options(u.c.Listen, u.dir, u.c.Connection, u.log)
 	if err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func (u *upRun) alone(ctx context.Context) (err error) {
 	o.Machine, o.Relay, o.Public = id.Machine, u.relay.Local, u.public
 	o.Token = func(context.Context) (wire.Token, error) { return token, nil }
 	if u.JSON {
-		err = u.Emit(newListeningEvent(u.relay))
+		err = emit(u.App, newListeningEvent(u.relay))
 	} else {
 		u.Say("Holdfast runs: relay and agent for machine %q.\n", id.Machine)
 		u.Say("  address   %s%s", u.public, here(u.public))
@@ -116,7 +117,7 @@ func (u *upRun) onRelay(ctx context.Context) error {
 	o.Log = u.log
 	u.public = relay
 	if u.JSON {
-		err = u.Emit(map[string]string{"event": "relay", "url": relay.String()})
+		err = emit(u.App, map[string]string{"event": "relay", "url": relay.String()})
 	} else {
 		u.Say("Holdfast runs: agent for machine %q.\n", o.Machine)
 		u.Say("  relay     %s", relay)
@@ -184,7 +185,7 @@ func (u *upRun) printLink(ctx context.Context) error {
 	}
 	u.linked = true
 	if u.JSON {
-		return u.Emit(map[string]any{"event": "link", "link": link, "expires": expires.UTC()})
+		return emit(u.App, map[string]any{"event": "link", "link": link, "expires": expires.UTC()})
 	}
 	if err := u.App.PrintLink(link, expires); err != nil {
 		return err
@@ -201,8 +202,10 @@ func (u *upRun) waysOut() string {
 	return fmt.Sprintf(`Other computers cannot reach that address. For them, stop this and use one of:
   %s up --relay URL --token-file FILE
       a relay that exists
+  %[1]s up --listen :443 --acme-domain NAME
+      this computer, if others reach it at that name; it gets a certificate
   %[1]s up --listen :443 --tls-cert FILE --tls-key FILE --public-url https://NAME
-      this computer, if others reach it at that name
+      the same, with a certificate that you have
   %[1]s up --public-url https://NAME
       a reverse proxy, or your tailnet's https name, that leads to %s`,
 		u.Program, u.relay.Listening.Host)
@@ -210,7 +213,7 @@ func (u *upRun) waysOut() string {
 
 func (u *upRun) tellPaired(id, name string) error {
 	if u.JSON {
-		return u.Emit(map[string]string{"event": "paired", "device": id, "name": name})
+		return emit(u.App, map[string]string{"event": "paired", "device": id, "name": name})
 	}
 	u.Say("paired with %q (%s); take it back with: %s", name, id, u.Words("devices", "revoke", id))
 	return nil
@@ -242,7 +245,7 @@ func (u *upRun) tellMachine(ctx context.Context, m wire.MachineID, connected boo
 		}
 	}
 	if u.JSON {
-		return u.Emit(e)
+		return emit(u.App, e)
 	}
 	info := wire.MachineInfo{State: e.State, Reason: e.Reason}
 	if *e.Reachable {
