@@ -48,7 +48,8 @@ await build({
   platform: "node",
   define: { FULL: "true" },
   packages: "external",
-  jsx: "automatic",
+  // Without the paths of tsconfig.json, so that @holdfast/live is what is shipped.
+  tsconfigRaw: { compilerOptions: { jsx: "react-jsx" } },
   sourcemap: true,
 });
 

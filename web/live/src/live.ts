@@ -317,7 +317,7 @@ export const createLive = (o: LiveOptions): Live => {
     }
     if (socket == s) judged(judge.inbound(t, kind));
     if (socket == s && kind == PING) attempt(() => s.send(profile.pong));
-    for (const item of unconfirmed) if (call(() => item.confirm!(message))) item.receipt.confirm();
+    if (message !== undefined) for (const item of unconfirmed) if (call(() => item.confirm!(message))) item.receipt.confirm();
     settle();
     if (socket == s) {
       if (first && action.phase == "up") call(() => o.ready?.());
