@@ -80,8 +80,8 @@ func (s *server) dialMachine(n int) (net.Conn, error) {
 	return s.dial("/park", wire.Token{})
 }
 
-// pair opens both halves of a stream. For the relay it needs agent, an open
-// control connection of machine 0.
+// pair opens both halves of a stream. For the relay it needs agent, the control
+// connection of s.machine.
 func (s *server) pair(id int, agent *bufio.Reader) (device, machine net.Conn, err error) {
 	if s.variant != "relay" {
 		if device, err = s.dial(fmt.Sprintf("/pair/%d/device", id), wire.Token{}); err != nil {
@@ -90,7 +90,7 @@ func (s *server) pair(id int, agent *bufio.Reader) (device, machine net.Conn, er
 		machine, err = s.dial(fmt.Sprintf("/pair/%d/agent", id), wire.Token{})
 		return device, machine, err
 	}
-	if device, err = s.dial(wire.ConnectPath(machineName(0), ""), benchToken(engine.KindDevice, 0)); err != nil {
+	if device, err = s.dial(wire.ConnectPath(machineName(s.machine), ""), benchToken(engine.KindDevice, 0)); err != nil {
 		return nil, nil, err
 	}
 	for {
@@ -100,18 +100,18 @@ func (s *server) pair(id int, agent *bufio.Reader) (device, machine net.Conn, er
 		}
 		m, err := wire.DecodeControl(payload)
 		if op == frame.Text && err == nil && m.Op == wire.OpDial {
-			machine, err = s.dial(wire.AgentDataPath(machineName(0), m.ConnID), benchToken(engine.KindAgent, 0))
+			machine, err = s.dial(wire.AgentDataPath(machineName(s.machine), m.ConnID), benchToken(engine.KindAgent, s.machine))
 			return device, machine, err
 		}
 	}
 }
 
-// control opens machine 0's control connection where the variant needs one.
+// control opens s.machine's control connection where the variant needs one.
 func (s *server) control() (*bufio.Reader, io.Closer, error) {
 	if s.variant != "relay" {
 		return nil, io.NopCloser(nil), nil
 	}
-	c, err := s.dialMachine(0)
+	c, err := s.dialMachine(s.machine)
 	if err != nil {
 		return nil, nil, err
 	}

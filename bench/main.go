@@ -4,9 +4,9 @@
 // machines, the pump beside plain proxies and a relay that copies messages, the
 // delay of a keystroke, the memory of a stream, and the rate of upgrades.
 //
-// It runs as two kinds of process: this one makes the load, and starts itself as
-// the server of each variant, so that the server's memory and processor time
-// are its own. docs/performance.md says how to read the figures.
+// It runs as several processes: this one makes the load, and starts itself as the
+// server of each variant, so that the server's memory and processor time are its
+// own, and as a second load where one is to disturb the other. docs/performance.md says how to read the figures.
 //
 // What a reader will get wrong: absolute speed is that of one machine at one
 // time; only figures of one run, taken side by side, can be compared.
@@ -38,6 +38,10 @@ type settings struct {
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
 		fail(serve(os.Args[2:]))
+		return
+	}
+	if len(os.Args) > 3 && os.Args[1] == "bulk" {
+		fail(bulk(&server{variant: os.Args[2], addr: os.Args[3], machine: 1}))
 		return
 	}
 	var s settings

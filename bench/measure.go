@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"os/exec"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -363,16 +365,16 @@ func errOr(a, b error) error {
 // latency measures a keystroke's round trip, alone and beside a bulk copy.
 func latency(w io.Writer, s settings) error {
 	fmt.Fprintf(w, "\n### Keystroke round trip\n\n64 B frames, device to agent and back, µs; idle and while another stream copies at full speed. %d round trips, medians of %d.\n\n"+
-		"| variant | idle p50 | p99 | beside bulk p50 | p99 | p99 ratio |\n|---|---|---|---|---|---|\n", s.echoes, s.reps)
+		"| variant | idle p50 | p99 | beside bulk p50 | p99 | p99 ratio |\n|---|---|---|---|---|---|\n", s.echoes, s.reps/3+1)
 	for _, v := range pumpVariants {
-		srv, err := startServer(v, false, 1)
+		srv, err := startServer(v, false, 2)
 		if err != nil {
 			return err
 		}
 		var p [4][]float64
-		for range s.reps {
-			for i, bulk := range []bool{false, true} {
-				times, err := echo(srv, s.echoes, bulk)
+		for range s.reps/3 + 1 {
+			for i, disturbed := range []bool{false, true} {
+				times, err := disturb(disturbed, srv, func() ([]float64, error) { return echo(srv, s.echoes) })
 				if err != nil {
 					srv.stop()
 					return fmt.Errorf("%s: %w", v, err)
@@ -388,8 +390,80 @@ func latency(w io.Writer, s settings) error {
 	return nil
 }
 
+// disturb runs f while another process copies through srv as fast as it can.
+func disturb(really bool, srv *server, f func() ([]float64, error)) ([]float64, error) {
+	if !really {
+		return f()
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self, "bulk", srv.variant, srv.addr)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		in.Close() // tells it to end
+		cmd.Wait()
+	}()
+	// It says when the copy is under way.
+	if _, err := io.ReadFull(out, make([]byte, 1)); err != nil {
+		return nil, fmt.Errorf("the disturbing copy did not start: %w", err)
+	}
+	return f()
+}
+
+// bulk is that other process: it copies until its standard input ends.
+func bulk(srv *server) error {
+	agent, control, err := srv.control()
+	if err != nil {
+		return err
+	}
+	defer control.Close()
+	d, a, err := srv.pair(1, agent)
+	if err != nil {
+		return err
+	}
+	b, _ := blob(32 << 10)
+	var copying sync.WaitGroup
+	copying.Go(func() {
+		for {
+			if _, err := d.Write(b); err != nil {
+				return
+			}
+		}
+	})
+	copying.Go(func() {
+		buf := make([]byte, 256<<10)
+		for total := 0; ; {
+			n, err := a.Read(buf)
+			if err != nil {
+				return
+			}
+			if total += n; total-n < 16<<20 && total >= 16<<20 {
+				os.Stdout.Write([]byte{'.'})
+			}
+		}
+	})
+	io.Copy(io.Discard, os.Stdin)
+	d.Close()
+	a.Close()
+	copying.Wait()
+	return nil
+}
+
 // echo returns n round trip times in µs, sorted.
-func echo(srv *server, n int, bulk bool) ([]float64, error) {
+func echo(srv *server, n int) ([]float64, error) {
 	agent, control, err := srv.control()
 	if err != nil {
 		return nil, err
@@ -403,30 +477,6 @@ func echo(srv *server, n int, bulk bool) ([]float64, error) {
 	}
 	defer d.Close()
 	defer a.Close()
-	if bulk {
-		bd, ba, err := srv.pair(1, agent)
-		if err != nil {
-			return nil, err
-		}
-		defer bd.Close()
-		defer ba.Close()
-		b, _ := blob(32 << 10)
-		others.Go(func() {
-			for {
-				if _, err := bd.Write(b); err != nil {
-					return
-				}
-			}
-		})
-		others.Go(func() {
-			buf := make([]byte, 256<<10)
-			for {
-				if _, err := ba.Read(buf); err != nil {
-					return
-				}
-			}
-		})
-	}
 	request := clientFrame(nil, frame.Binary, make([]byte, 64))
 	others.Go(func() {
 		for { // the agent sends back what it gets, masked

@@ -342,6 +342,7 @@ type server struct {
 	variant string
 	secure  bool
 	addr    string
+	machine int // whose streams are opened, in variant relay
 	cmd     *exec.Cmd
 	in      io.WriteCloser
 	out     *json.Decoder
