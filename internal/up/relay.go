@@ -23,9 +23,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"holdfast/internal/acme"
 	"holdfast/internal/engine"
 	"holdfast/internal/relay"
 	"holdfast/internal/wsconn"
@@ -34,9 +33,6 @@ import (
 // drainTimeout bounds an orderly end: the relay's own spread of its agents, and
 // streams that need a moment to end.
 const drainTimeout = 20 * time.Second
-
-// metricsTimeout bounds reading one request for metrics.
-const metricsTimeout = 10 * time.Second
 
 // ErrInsecureListen says that an address beyond loopback would speak plain http.
 var ErrInsecureListen = errors.New("beyond this computer, plain http would show tokens to the network, and pages need https")
@@ -49,9 +45,11 @@ type RelayOptions struct {
 	PublicURL *url.URL
 	// TLSCert and TLSKey are files; both or none.
 	TLSCert, TLSKey string
+	// ACME gets the certificate instead; nil means not. Its Log is this one's.
+	ACME *acme.Options
 	// InsecureHTTP allows plain http beyond loopback.
 	InsecureHTTP bool
-	// MetricsListen serves /metrics there; empty means nowhere.
+	// MetricsListen serves /metrics and /debug/pprof there; empty means nowhere.
 	MetricsListen  string
 	TrustedProxies []netip.Prefix
 	Limits         relay.Limits
@@ -65,11 +63,14 @@ type Relay struct {
 	// Listening is where it listens, Public where devices reach it, and Local
 	// where the agent of this very process does.
 	Listening, Public, Local *url.URL
+	// Metrics is where metrics and profiles are, nil for nowhere.
+	Metrics net.Addr
 
 	relay   *relay.Relay
 	router  engine.Router
 	log     *slog.Logger
 	metrics *http.Server
+	acme    *acme.Manager // nil without ACME
 	wg      sync.WaitGroup
 	failed  chan error // capacity 1
 }
@@ -82,12 +83,22 @@ func StartRelay(ctx context.Context, o RelayOptions) (_ *Relay, err error) {
 	if (o.TLSCert == "") != (o.TLSKey == "") {
 		return nil, errors.New("start relay: a certificate needs its key, and a key its certificate")
 	}
+	if o.ACME != nil {
+		if o.TLSCert != "" {
+			return nil, errors.New("start relay: a certificate is either in files or gotten by ACME, not both")
+		}
+		o.ACME.Log = o.Log
+		if err := o.ACME.Check(); err != nil {
+			return nil, err
+		}
+	}
 	host, _, err := net.SplitHostPort(o.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %q: want HOST:PORT: %w", o.Listen, err)
 	}
 	behindTLS := o.PublicURL != nil && o.PublicURL.Scheme == "https"
-	if o.TLSCert == "" && !wsconn.IsLoopback(host) && !o.InsecureHTTP && !behindTLS {
+	hasTLS := o.TLSCert != "" || o.ACME != nil
+	if !hasTLS && !wsconn.IsLoopback(host) && !o.InsecureHTTP && !behindTLS {
 		return nil, fmt.Errorf("listen on %s: %w", o.Listen, ErrInsecureListen)
 	}
 	r := &Relay{log: o.Log, failed: make(chan error, 1)}
@@ -120,13 +131,25 @@ func StartRelay(ctx context.Context, o RelayOptions) (_ *Relay, err error) {
 			closeListeners()
 		}
 	}()
-	r.Listening = listenURL(ln.Addr(), cert)
+	name := ""
+	switch {
+	case cert != nil:
+		name = certName(cert)
+	case o.ACME != nil:
+		name = o.ACME.Domain
+	}
+	r.Listening = listenURL(ln.Addr(), hasTLS, name)
 	r.Public = o.PublicURL
-	if r.Public == nil {
+	switch {
+	case r.Public != nil:
+	case o.ACME != nil:
+		// The authority has reached that name on 443, whatever leads from there.
+		r.Public = &url.URL{Scheme: "https", Host: o.ACME.Domain}
+	default:
 		r.Public = r.Listening
 	}
 	r.Local = r.Listening
-	if cert != nil || !wsconn.IsLoopback(r.Listening.Hostname()) {
+	if hasTLS || !wsconn.IsLoopback(r.Listening.Hostname()) {
 		// The agent of this process comes in plain over loopback whatever the
 		// world sees: it need not trust the certificate, and the public name need
 		// not lead back here.
@@ -154,10 +177,16 @@ func StartRelay(ctx context.Context, o RelayOptions) (_ *Relay, err error) {
 			return nil, err
 		}
 	}
-	if cert != nil {
+	switch {
+	case cert != nil:
 		listeners[0] = tls.NewListener(ln, &tls.Config{
 			Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
 		})
+	case o.ACME != nil:
+		if r.acme, err = acme.New(*o.ACME, ln.Addr()); err != nil {
+			return nil, err
+		}
+		listeners[0] = tls.NewListener(ln, r.acme.TLSConfig())
 	}
 	for _, l := range listeners {
 		// Ended by relay.Close, which closes l; waited for by Close.
@@ -166,6 +195,12 @@ func StartRelay(ctx context.Context, o RelayOptions) (_ *Relay, err error) {
 				r.fail(err)
 			}
 		})
+	}
+	if r.acme != nil {
+		// Now that somebody answers where the authority will dial.
+		if err := r.acme.Manage(); err != nil {
+			return nil, err
+		}
 	}
 	return r, nil
 }
@@ -188,9 +223,9 @@ func (e *ListenError) Error() string {
 
 func (e *ListenError) Unwrap() error { return e.Err }
 
-// listenURL is the URL of a listener: for a certificate its first name, for
-// "all addresses" this computer's own.
-func listenURL(addr net.Addr, cert *tls.Certificate) *url.URL {
+// listenURL is the URL of a listener: with TLS and a name that name, for "all
+// addresses" this computer's own.
+func listenURL(addr net.Addr, hasTLS bool, name string) *url.URL {
 	u := &url.URL{Scheme: "http", Host: addr.String()}
 	host, port, err := net.SplitHostPort(addr.String())
 	if err != nil {
@@ -199,12 +234,12 @@ func listenURL(addr net.Addr, cert *tls.Certificate) *url.URL {
 	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
 		host = outwardAddr()
 	}
-	if cert == nil {
+	if !hasTLS {
 		u.Host = net.JoinHostPort(host, port)
 		return u
 	}
 	u.Scheme = "https"
-	if name := certName(cert); name != "" {
+	if name != "" {
 		host = name
 	}
 	u.Host = net.JoinHostPort(host, port)
@@ -260,25 +295,6 @@ func outwardAddr() string {
 	return found
 }
 
-func (r *Relay) serveMetrics(addr string, registry *prometheus.Registry) error {
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	ln, err := net.Listen("tcp", addr)
-	if err != nil {
-		return &ListenError{Addr: addr, Err: err}
-	}
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	r.metrics = &http.Server{Handler: mux, ReadTimeout: metricsTimeout, ErrorLog: slog.NewLogLogger(r.log.Handler(), slog.LevelDebug)}
-	r.log.Info("serving metrics", "addr", ln.Addr().String())
-	// Ended and waited for by Close.
-	r.wg.Go(func() {
-		if err := r.metrics.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			r.fail(fmt.Errorf("serve metrics: %w", err))
-		}
-	})
-	return nil
-}
-
 func (r *Relay) fail(err error) {
 	select {
 	case r.failed <- err:
@@ -291,6 +307,9 @@ func (r *Relay) Failed() <-chan error { return r.failed }
 
 // Close ends the relay at once and closes its store.
 func (r *Relay) Close() error {
+	if r.acme != nil {
+		r.acme.Close()
+	}
 	if r.relay != nil {
 		r.relay.Close()
 	}

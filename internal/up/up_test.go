@@ -31,7 +31,13 @@ import (
 	"holdfast/internal/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// Certmagic's keepers of locks end at their next look, 5 s later, and its
+		// limit of rate lives as long as the process.
+		goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.keepLockfileFresh"),
+		goleak.IgnoreAnyFunction("github.com/caddyserver/certmagic.(*RingBufferRateLimiter).loop"))
+}
 
 func testDir(t *testing.T) state.Dir {
 	t.Helper()
