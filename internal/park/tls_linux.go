@@ -72,26 +72,16 @@ func (s *socket) Close() error {
 	return s.TCPConn.Close()
 }
 
-// SetDeadline and its parts mean nothing to a socket that does not block.
-func (s *socket) SetDeadline(t time.Time) error {
-	if s.TCPConn == nil {
-		return nil
-	}
-	return s.TCPConn.SetDeadline(t)
-}
+// Deadlines mean nothing to a socket that does not block.
+func (s *socket) SetDeadline(t time.Time) error      { return s.set((*net.TCPConn).SetDeadline, t) }
+func (s *socket) SetReadDeadline(t time.Time) error  { return s.set((*net.TCPConn).SetReadDeadline, t) }
+func (s *socket) SetWriteDeadline(t time.Time) error { return s.set((*net.TCPConn).SetWriteDeadline, t) }
 
-func (s *socket) SetReadDeadline(t time.Time) error {
+func (s *socket) set(deadline func(*net.TCPConn, time.Time) error, t time.Time) error {
 	if s.TCPConn == nil {
 		return nil
 	}
-	return s.TCPConn.SetReadDeadline(t)
-}
-
-func (s *socket) SetWriteDeadline(t time.Time) error {
-	if s.TCPConn == nil {
-		return nil
-	}
-	return s.TCPConn.SetWriteDeadline(t)
+	return deadline(s.TCPConn, t)
 }
 
 // errNotYet is what a read of a parked socket returns while nothing is there.
