@@ -73,9 +73,11 @@ func (s *socket) Close() error {
 }
 
 // Deadlines mean nothing to a socket that does not block.
-func (s *socket) SetDeadline(t time.Time) error      { return s.set((*net.TCPConn).SetDeadline, t) }
-func (s *socket) SetReadDeadline(t time.Time) error  { return s.set((*net.TCPConn).SetReadDeadline, t) }
-func (s *socket) SetWriteDeadline(t time.Time) error { return s.set((*net.TCPConn).SetWriteDeadline, t) }
+func (s *socket) SetDeadline(t time.Time) error     { return s.set((*net.TCPConn).SetDeadline, t) }
+func (s *socket) SetReadDeadline(t time.Time) error { return s.set((*net.TCPConn).SetReadDeadline, t) }
+func (s *socket) SetWriteDeadline(t time.Time) error {
+	return s.set((*net.TCPConn).SetWriteDeadline, t)
+}
 
 func (s *socket) set(deadline func(*net.TCPConn, time.Time) error, t time.Time) error {
 	if s.TCPConn == nil {
