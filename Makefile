@@ -10,7 +10,7 @@ ARGS    ?=
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-long matrix bench fuzz fmt clean setup $(BIN)
+.PHONY: help run build test test-long web-test live-size matrix bench fuzz fmt clean setup $(BIN)
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,12 @@ test-long: ## the long waits, the gigabytes and the tens of thousands, after `ma
 	@scripts/setup test
 	@scripts/test --long
 
+web-test: ## check, build and test the browser packages
+	@scripts/web test
+
+live-size: ## the size of the browser client, which fails over its limits
+	@scripts/web size
+
 matrix: ## the table of faults on both floors: what happens, how soon, what the person sees
 	@HOLDFAST_MATRIX=1 $(GO) test -count=1 -timeout 10m -run '^TestMatrix' ./internal/scenario
 
@@ -50,4 +56,4 @@ setup: ## install the tools that tests need, and nothing else
 	@scripts/setup test
 
 clean: ## remove what was built
-	rm -rf bin dist
+	rm -rf bin dist web/*/dist web/*/build
