@@ -162,7 +162,7 @@ export const createLive = (o: LiveOptions): Live => {
   let running = false;
   let held = false; // put away by the browser, perhaps for good
   let proof = 0;
-  let offline = 0; // when the system said so
+  let offline = false; // the system said so, and nothing has arrived since
   let answerDue = Infinity;
   let suspectAt = Infinity; // when an open question is worth showing
   let armed = Infinity;
@@ -251,7 +251,7 @@ export const createLive = (o: LiveOptions): Live => {
     judge = createJudge(channel);
     judged(judge.start(now()));
     attempt(() => {
-      if (retired.size >= MAX_RETIRED) throw "too many sockets are still closing";
+      if (retired.size >= MAX_RETIRED) throw "too many sockets are closing";
       const token = resolve(o.token);
       const protocols = token ? ["holdfast.v1", "holdfast.bearer." + token] : [];
       const s = (socket = open(resolve(o.url), protocols));
@@ -308,6 +308,7 @@ export const createLive = (o: LiveOptions): Live => {
       if (kind == TEXT) message = JSON.parse(data);
     } catch {}
     proof = t.wall;
+    offline = false;
     answerDue = Infinity;
     if (first) {
       // Nothing was asked before, so an error is the whole channel's. The close
@@ -382,11 +383,11 @@ export const createLive = (o: LiveOptions): Live => {
     const why = funnel.why();
     const state: LiveState =
       phase == "stopped" ? (why && why.code != profile.ended ? "refused" : "ended")
-      : offline > proof ? "offline"
+      : offline ? "offline"
       : phase == "up" ? (mono < suspectAt ? "live" : "suspect")
       : why ? "reconnecting"
       : "connecting";
-    const made = [state, next, retired.size] + "";
+    const made = state + next + retired.size;
     if (made != shown) {
       shown = made;
       status = { state, proof, why, retryAt: wall + next - mono, retired: retired.size };
@@ -401,14 +402,14 @@ export const createLive = (o: LiveOptions): Live => {
   };
 
   const onPage = ({ type, persisted }: any) => {
-    if (type == "offline") offline = now().wall;
+    if (type == "offline") offline = true;
     else if (type == "pagehide") {
       if (persisted) {
         held = true;
-        fail({ code: 1001, reason: "page put away" });
+        fail({ code: 1001, reason: "page hidden" });
       }
     } else if (type[0] != "v" || page.document.visibilityState == "visible") {
-      if (type == "online") offline = 0;
+      if (type == "online") offline = false;
       held = false;
       looking ??= setTimeout(() => {
         looking = undefined;
@@ -425,6 +426,7 @@ export const createLive = (o: LiveOptions): Live => {
   };
 
   const reopen = () => {
+    held = false;
     perform(funnel.start(now()));
     if (!running) {
       running = true;

@@ -65,7 +65,10 @@ export class FakeSocket implements SocketLike {
   onerror: SocketLike["onerror"] = null;
   onclose: SocketLike["onclose"] = null;
   readonly sent: string[] = [];
+  /** Given up by the client. */
   closed = false;
+  /** Its close event has been delivered; after that a WebSocket delivers nothing. */
+  ended = false;
   broken = false;
 
   constructor(
@@ -88,15 +91,17 @@ export class FakeSocket implements SocketLike {
   }
 
   open() {
-    this.onopen?.({ type: "open" });
+    if (!this.ended) this.onopen?.({ type: "open" });
   }
 
   message(data: unknown) {
-    this.onmessage?.({ type: "message", data: typeof data == "string" ? data : JSON.stringify(data) });
+    if (!this.ended) this.onmessage?.({ type: "message", data: typeof data == "string" ? data : JSON.stringify(data) });
   }
 
   end(code = 1006, reason = "") {
+    if (this.ended) return;
     if (code == 1006) this.onerror?.({ type: "error" });
+    this.ended = true;
     this.onclose?.({ type: "close", code, reason });
   }
 }

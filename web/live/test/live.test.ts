@@ -699,3 +699,22 @@ test("a probe of one's own is asked instead of the profile's", () => {
   assert.equal(asked, 1);
   assert.deepEqual(site.socket.sent, []);
 });
+
+test("a channel that was closed while put away can be taken up again", () => {
+  const site = ready();
+  site.page.fire("pagehide", { persisted: true });
+  site.live.close();
+  site.page.fire("pageshow", { persisted: true });
+  site.live.reopen();
+  site.clock.advance(20_000);
+  assert.ok(site.sockets.length > 2, "its time-outs run");
+});
+
+test("a step of the wall clock does not keep a channel offline", () => {
+  const site = ready();
+  site.page.fire("offline");
+  assert.equal(site.live.status.state, "offline");
+  site.clock.sleep(-3_600_000);
+  site.socket.message({ news: 1 });
+  assert.equal(site.live.status.state, "live");
+});
