@@ -48,6 +48,9 @@ func Parse(r *http.Request) (Request, *gate.Refusal) {
 	switch {
 	case r.Method != http.MethodGet || !r.ProtoAtLeast(1, 1) || r.Host == "":
 		return bad("a WebSocket handshake is a GET of HTTP/1.1 with a Host")
+	case r.ContentLength != 0:
+		// The body would be read as the first frames of the stream.
+		return bad("a WebSocket handshake has no body")
 	case !listHas(h.Values("Upgrade"), "websocket"):
 	case !listHas(h.Values("Connection"), "upgrade"):
 		return bad("a WebSocket handshake has Upgrade in Connection")

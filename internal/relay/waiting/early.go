@@ -1,7 +1,6 @@
 package waiting
 
 import (
-	"encoding/binary"
 	"net"
 	"time"
 
@@ -109,9 +108,13 @@ func (e *Early) scan() bool {
 		if h.Op == frame.Close {
 			payload := append([]byte(nil), e.buf[e.next+n:e.next+n+int(h.Length)]...)
 			frame.Mask(h.Mask, 0, payload)
-			e.code, e.reason = wire.CloseNormal, ""
-			if len(payload) >= 2 {
-				e.code = wire.CloseCode(binary.BigEndian.Uint16(payload))
+			switch code, _, err := frame.ParseClose(payload); {
+			case err != nil:
+				e.code, e.reason = wire.CloseCode(frame.CodeOf(err)), err.Error()
+			case len(payload) == 0:
+				e.code = wire.CloseNormal
+			default:
+				e.code = wire.CloseCode(code)
 			}
 			return true
 		}

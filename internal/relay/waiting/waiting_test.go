@@ -57,6 +57,29 @@ func TestEarlySeesTheCloseFrameInEverySplit(t *testing.T) {
 	}
 }
 
+// What a device sends before its pair is complete is judged as what comes later.
+func TestEarlyJudgesTheCloseFrame(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		payload []byte
+		want    wire.CloseCode
+	}{
+		{"empty", nil, wire.CloseNormal},
+		{"code", []byte{0x0f, 0xa1}, wire.CloseEnded},
+		{"one byte", []byte{3}, wire.CloseProtocol},
+		{"code that is never sent", []byte{0x03, 0xed}, wire.CloseProtocol},
+		{"reason that is not UTF-8", []byte{0x03, 0xe8, 0xff}, wire.CloseInvalidData},
+	} {
+		e := &Early{buf: masked(frame.Close, c.payload)}
+		if !e.scan() {
+			t.Errorf("%s: not over", c.name)
+		}
+		if code, _ := e.Farewell(); code != c.want {
+			t.Errorf("%s: the device is told %d, want %d", c.name, code, c.want)
+		}
+	}
+}
+
 func TestEarlyReadsNoMoreThanItMay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		device, relay := memnet.Pipe()
