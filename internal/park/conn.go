@@ -16,22 +16,42 @@ import (
 type Conn struct {
 	lot     *Lot
 	handler Handler
+	expiry  wheel.Entry
 
 	// handling is held during a call of handler.
 	handling sync.Mutex
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// rare is guarded by mu, except that it never changes unless kind is plain.
+	rare  *rare
+	kind  kind // never changes
 	state state
+	// waitOut says that epoll waits for the socket to take more.
+	waitOut bool
 	// told is set once Closed was called; guarded by handling.
-	told   bool
-	expiry wheel.Entry
-	// out is what waits to be sent, as frames; nil while there is nothing.
-	out []byte
+	told bool
 
-	parked // epoll form
-	// waiter is set for the goroutine form.
-	waiter *waiter
+	parked // of a connection in epoll
 }
+
+// rare is what an idle plain connection does without.
+type rare struct {
+	// out is what waits to be sent, as frames or as their ciphertext.
+	out []byte
+	// leaving is set in epoll once the connection is closing.
+	leaving *leaving
+	secure  *secure // of kind secured
+	waiter  *waiter // of kind waiting
+}
+
+// kind is the way in which a connection waits.
+type kind uint8
+
+const (
+	plain   kind = iota // in epoll
+	secured             // in epoll, with TLS
+	waiting             // with a goroutine
+)
 
 // state of a connection, as far as sending goes.
 type state uint8
@@ -55,29 +75,64 @@ func (c *Conn) queue(op frame.Opcode, payload []byte) error {
 	if c.state != open {
 		return ErrClosed
 	}
-	if len(c.out)+len(payload)+frame.MaxHeaderBytes > c.lot.opt.MaxQueue {
+	if len(c.unsent())+len(payload)+frame.MaxHeaderBytes > c.lot.opt.MaxQueue {
 		return ErrFull
 	}
-	if c.encrypted() {
-		c.encrypt(frame.AppendFrame(nil, op, payload))
+	if c.kind == plain {
+		var scratch [256]byte // most frames need no allocation
+		c.pushPlain(frame.AppendFrame(scratch[:0], op, payload))
 	} else {
-		c.append(frame.AppendFrame(c.out, op, payload))
+		c.push(frame.AppendFrame(nil, op, payload))
 	}
-	c.writeSoon()
 	return nil
 }
 
-// append sets out, which has grown. mu is held.
-func (c *Conn) append(out []byte) {
-	c.lot.held.Add(int64(len(out) - len(c.out)))
-	c.out = out
+// push sends frames, or has them wait. mu is held.
+func (c *Conn) push(frames []byte) {
+	switch c.kind {
+	case waiting:
+		c.keep(frames)
+		c.writeLater()
+	case secured:
+		c.encrypt(frames)
+		c.writeOn()
+	default:
+		c.pushPlain(frames)
+	}
 }
 
-// taken notes that n bytes of out were written. mu is held.
+// unsent is what waits to be sent. mu is held.
+func (c *Conn) unsent() []byte {
+	if c.rare == nil {
+		return nil
+	}
+	return c.rare.out
+}
+
+// keep has a copy of b wait. mu is held.
+func (c *Conn) keep(b []byte) {
+	if len(b) == 0 {
+		return
+	}
+	if c.rare == nil {
+		c.rare = new(rare)
+	}
+	c.lot.held.Add(int64(len(b)))
+	c.rare.out = append(c.rare.out, b...)
+}
+
+// taken notes that n bytes of what waits were written. mu is held.
 func (c *Conn) taken(n int) {
+	if n == 0 {
+		return
+	}
 	c.lot.held.Add(-int64(n))
-	if c.out = c.out[n:]; len(c.out) == 0 {
-		c.out = nil
+	if c.rare.out = c.rare.out[n:]; len(c.rare.out) > 0 {
+		return
+	}
+	c.rare.out = nil
+	if c.kind == plain && c.state == open {
+		c.rare = nil
 	}
 }
 
@@ -97,12 +152,7 @@ func (c *Conn) beginClose(code wire.CloseCode, reason string) bool {
 	}
 	c.state = closing
 	c.dropAfter(c.lot.opt.CloseTimeout, End{Code: code, Reason: frame.CutReason(reason)})
-	if c.encrypted() {
-		c.encrypt(frame.AppendClose(nil, uint16(code), reason))
-	} else {
-		c.append(frame.AppendClose(c.out, uint16(code), reason))
-	}
-	c.writeSoon()
+	c.push(frame.AppendClose(nil, uint16(code), reason))
 	return true
 }
 
@@ -116,13 +166,7 @@ func (c *Conn) ExpireAfter(d time.Duration) {
 
 // Form names the way this connection waits: "epoll", "epoll-tls" or "goroutine".
 func (c *Conn) Form() string {
-	switch {
-	case c.waiter != nil:
-		return "goroutine"
-	case c.encrypted():
-		return "epoll-tls"
-	}
-	return "epoll"
+	return [...]string{plain: "epoll", secured: "epoll-tls", waiting: "goroutine"}[c.kind]
 }
 
 // feed gives r what was read and handles the messages that are complete. It
@@ -225,7 +269,7 @@ func (c *Conn) expired() {
 func (c *Conn) gone(e End) {
 	c.mu.Lock()
 	c.state = dropped
-	c.taken(len(c.out))
+	c.taken(len(c.unsent()))
 	c.mu.Unlock()
 	c.ended(e)
 }

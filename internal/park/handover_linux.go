@@ -70,14 +70,14 @@ func (l *Lot) Adopt(f Frozen, h Handler) (*Conn, error) {
 		return nil, fmt.Errorf("adopt a connection: %w", err)
 	}
 	c.mu.Lock()
-	c.append(append([]byte(nil), f.Unsent...))
+	c.keep(f.Unsent)
 	c.mu.Unlock()
 	if len(f.Received) > 0 {
 		p.feed(c, frame.NewReader(l.opt.MaxMessage), append([]byte(nil), f.Received...))
 	}
 	p.begin(c)
 	c.mu.Lock()
-	c.writeSoon()
+	c.writeOn()
 	c.mu.Unlock()
 	return c, nil
 }
@@ -122,11 +122,11 @@ func (p *poller) standStill() {
 func (c *Conn) freeze() (Frozen, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state != open || c.secure != nil {
+	if c.state != open || c.kind != plain {
 		return Frozen{}, false
 	}
 	c.state = frozen
-	f := Frozen{Conn: c, FD: int(c.fd), Unsent: append([]byte(nil), c.out...)}
+	f := Frozen{Conn: c, FD: int(c.fd), Unsent: append([]byte(nil), c.unsent()...)}
 	if c.reader != nil {
 		f.Received = c.reader.AppendHeld(nil)
 	}
@@ -146,6 +146,6 @@ func (c *Conn) thaw(received []byte) {
 	defer c.mu.Unlock()
 	if c.state == frozen {
 		c.state = open
-		c.writeSoon()
+		c.writeOn()
 	}
 }

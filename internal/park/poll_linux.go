@@ -28,23 +28,15 @@ const (
 	wakeSlot = -1
 )
 
-// parked is the epoll form of a connection.
+// parked is the part of a connection in epoll. Everything that changes in it
+// belongs to the poller's goroutine.
 type parked struct {
 	poller *poller
-	// reader is set only while a frame or message is incomplete. It belongs to
-	// the poller's goroutine.
+	// reader is set only while a frame or message is incomplete.
 	reader *frame.Reader
-	// leaving is set once the connection is closing; guarded by Conn.mu.
-	leaving *leaving
-	// secure is set for TLS.
-	secure *secure
 	fd     int32
 	slot   int32
-	// waitOut says that epoll waits for the socket to take more; guarded by
-	// Conn.mu.
-	waitOut bool
-	// discard says that what comes is not looked at any more. It belongs to the
-	// poller's goroutine.
+	// discard says that what comes is not looked at any more.
 	discard bool
 }
 
@@ -181,7 +173,10 @@ func (ps *pollers) park(conn net.Conn, pending []byte, h Handler) (*Conn, error)
 		return nil, fmt.Errorf("park a connection: %w", err)
 	}
 	p := ps.choose()
-	c := &Conn{lot: ps.lot, handler: h, parked: parked{poller: p, secure: sec, fd: int32(fd)}}
+	c := &Conn{lot: ps.lot, handler: h, parked: parked{poller: p, fd: int32(fd)}}
+	if sec != nil {
+		c.kind, c.rare = secured, &rare{secure: sec}
+	}
 	if err := p.admit(c); err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("park a connection: %w", err)
@@ -261,11 +256,9 @@ func (p *poller) at(i int32) *slot { return &p.pages[i/slotPage][i%slotPage] }
 // begin lets events of c come.
 func (p *poller) begin(c *Conn) {
 	p.mu.Lock()
-	s := p.at(c.slot)
-	gen := s.gen
 	late := p.closed
 	if !late {
-		s.conn = c
+		p.at(c.slot).conn = c
 	}
 	p.mu.Unlock()
 	if late {
@@ -273,12 +266,12 @@ func (p *poller) begin(c *Conn) {
 		return
 	}
 	c.mu.Lock()
-	c.watch(gen)
+	c.watch()
 	c.mu.Unlock()
 }
 
 // watch tells epoll what c waits for. mu is held.
-func (c *Conn) watch(gen int32) {
+func (c *Conn) watch() {
 	if c.state == dropped {
 		return
 	}
@@ -286,19 +279,13 @@ func (c *Conn) watch(gen int32) {
 	if c.waitOut {
 		events |= unix.EPOLLOUT
 	}
-	if err := c.poller.control(unix.EPOLL_CTL_MOD, int(c.fd), events, c.slot, gen); err != nil {
-		c.poller.ask(c, lost(err))
-	}
-}
-
-// encrypted reports whether what is queued must go through crypto/tls.
-func (c *Conn) encrypted() bool { return c.secure != nil }
-
-// gen is the generation of c's slot.
-func (p *poller) gen(c *Conn) int32 {
+	p := c.poller
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.at(c.slot).gen
+	gen := p.at(c.slot).gen
+	p.mu.Unlock()
+	if err := p.control(unix.EPOLL_CTL_MOD, int(c.fd), events, c.slot, gen); err != nil {
+		p.ask(c, lost(err))
+	}
 }
 
 // ask has the poller's goroutine drop c.
@@ -384,16 +371,16 @@ func (p *poller) serve(c *Conn, events uint32) {
 	if events&unix.EPOLLOUT != 0 {
 		c.mu.Lock()
 		c.waitOut = false
-		c.writeParked()
+		c.writeOn()
 		if !c.waitOut {
-			c.watch(p.gen(c))
+			c.watch()
 		}
 		c.mu.Unlock()
 	}
 	if events&^unix.EPOLLOUT == 0 {
 		return
 	}
-	if c.secure != nil {
+	if c.kind == secured {
 		p.readTLS(c)
 		return
 	}
@@ -440,39 +427,62 @@ func (p *poller) feed(c *Conn, r *frame.Reader, b []byte) {
 	p.lot.held.Add(int64(left - held))
 }
 
-// writeParked writes what the socket takes and has epoll wait where it takes no
-// more. mu is held.
-func (c *Conn) writeParked() {
-	if c.waitOut || c.state == dropped || c.state == frozen {
-		return
+// pushPlain writes frames, and has what the socket does not take wait. mu is held.
+func (c *Conn) pushPlain(frames []byte) {
+	if len(c.unsent()) == 0 {
+		frames = frames[c.write(frames):]
 	}
-	for len(c.out) > 0 {
-		n, err := unix.Write(int(c.fd), c.out)
-		switch err {
-		case nil:
-			c.taken(n)
-		case unix.EINTR:
-		case unix.EAGAIN:
-			c.waitOut = true
-			c.watch(c.poller.gen(c))
-			return
-		default:
-			// The next event tells the poller; nothing more can be sent.
-			c.taken(len(c.out))
-			if c.state == open {
-				c.state = closing
-				c.poller.ask(c, lost(fmt.Errorf("write to a parked connection: %w", err)))
-			}
-		}
-	}
-	if c.state == closing {
+	c.keep(frames)
+	c.shutAfterAll()
+}
+
+// writeOn goes on writing what waits. mu is held.
+func (c *Conn) writeOn() {
+	c.taken(c.write(c.unsent()))
+	c.shutAfterAll()
+}
+
+// shutAfterAll shuts the sending side once the close frame has gone. mu is held.
+func (c *Conn) shutAfterAll() {
+	if c.state == closing && len(c.unsent()) == 0 {
 		unix.Shutdown(int(c.fd), unix.SHUT_WR) // only tells the peer sooner
 	}
 }
 
+// write writes what the socket takes of b, has epoll wait where it takes no more,
+// and returns how much is done with. mu is held.
+func (c *Conn) write(b []byte) (done int) {
+	if c.waitOut || c.state == dropped || c.state == frozen {
+		return 0
+	}
+	for done < len(b) {
+		n, err := unix.Write(int(c.fd), b[done:])
+		switch err {
+		case nil:
+			done += n
+		case unix.EINTR:
+		case unix.EAGAIN:
+			c.waitOut = true
+			c.watch()
+			return done
+		default:
+			// The next event tells the poller too; nothing more can be sent.
+			if c.state == open {
+				c.state = closing
+				c.poller.ask(c, lost(fmt.Errorf("write to a parked connection: %w", err)))
+			}
+			return len(b)
+		}
+	}
+	return done
+}
+
 // dropParkedAfter bounds what is left of a closing connection. mu is held.
 func (c *Conn) dropParkedAfter(d time.Duration, e End) {
-	c.leaving = &leaving{end: e, timer: time.AfterFunc(d, func() { c.poller.ask(c, e) })}
+	if c.rare == nil {
+		c.rare = new(rare)
+	}
+	c.rare.leaving = &leaving{end: e, timer: time.AfterFunc(d, func() { c.poller.ask(c, e) })}
 }
 
 // drop closes c's socket. Only the poller's goroutine calls it, once begin has
@@ -484,10 +494,10 @@ func (p *poller) drop(c *Conn, e End) {
 		return
 	}
 	c.state = dropped
-	if c.leaving != nil {
+	if c.rare != nil && c.rare.leaving != nil {
 		// However the socket ends now, the connection ended before.
-		c.leaving.timer.Stop()
-		e = c.leaving.end
+		c.rare.leaving.timer.Stop()
+		e = c.rare.leaving.end
 	}
 	fd := int(c.fd)
 	c.fd = -1

@@ -7,8 +7,14 @@ import (
 	"time"
 )
 
-// parked is the epoll form of a connection, which exists on Linux only.
+// parked is the part of a connection in epoll, which exists on Linux only.
 type parked struct{}
+
+// secure is the part of one with TLS.
+type secure struct{}
+
+// leaving is the part of one that is closing.
+type leaving struct{}
 
 type pollers struct{}
 
@@ -17,7 +23,8 @@ func newPollers(*Lot) (*pollers, error) { return nil, nil }
 func (p *pollers) park(net.Conn, []byte, Handler) (*Conn, error) { return nil, nil }
 func (p *pollers) close()                                        {}
 
-func (c *Conn) encrypted() bool                    { return false }
+// No connection here is of a kind that these are called for.
 func (c *Conn) encrypt([]byte)                     {}
-func (c *Conn) writeParked()                       {}
+func (c *Conn) pushPlain([]byte)                   {}
+func (c *Conn) writeOn()                           {}
 func (c *Conn) dropParkedAfter(time.Duration, End) {}

@@ -103,24 +103,22 @@ type secure struct {
 	sock *socket
 }
 
-// collect moves what crypto/tls wants sent to the end of out. c.mu is held;
-// crypto/tls also writes from within a read, which is why it has a buffer of its
-// own.
+// collect has what crypto/tls wants sent wait. c.mu is held; crypto/tls also
+// writes from within a read, which is why it has a buffer of its own.
 func (c *Conn) collect() {
-	s := c.secure.sock
+	s := c.rare.secure.sock
 	s.mu.Lock()
-	c.lot.held.Add(int64(len(s.pending)))
-	c.out = append(c.out, s.pending...)
+	c.keep(s.pending)
 	s.pending = nil
 	s.mu.Unlock()
 }
 
-// encrypt appends plain, encrypted, to out. c.mu is held.
-func (c *Conn) encrypt(plain []byte) {
+// encrypt has frames wait, encrypted. c.mu is held.
+func (c *Conn) encrypt(frames []byte) {
 	// An error means that the session is over; the next read says the same.
-	c.secure.conn.Write(plain)
+	c.rare.secure.conn.Write(frames)
 	if c.state == closing {
-		c.secure.conn.CloseWrite()
+		c.rare.secure.conn.CloseWrite()
 	}
 	c.collect()
 }
@@ -130,7 +128,7 @@ func (c *Conn) encrypt(plain []byte) {
 func (p *poller) feedBuffered(c *Conn) {
 	buf := make([]byte, readBytes)
 	for {
-		n, err := c.secure.conn.Read(buf)
+		n, err := c.rare.secure.conn.Read(buf)
 		if n > 0 && !c.discard {
 			r := c.reader
 			if r == nil {
@@ -142,7 +140,7 @@ func (p *poller) feedBuffered(c *Conn) {
 			// Anything but errNotYet is permanent, and comes again at the next read.
 			c.mu.Lock()
 			c.collect()
-			c.writeParked()
+			c.writeOn()
 			c.mu.Unlock()
 			return
 		}
@@ -151,7 +149,7 @@ func (p *poller) feedBuffered(c *Conn) {
 
 // readTLS feeds c with all records that are complete and reads the socket once.
 func (p *poller) readTLS(c *Conn) {
-	s := c.secure
+	s := c.rare.secure
 	s.sock.ready = true
 	for {
 		n, err := s.conn.Read(p.buf[:])
@@ -163,7 +161,7 @@ func (p *poller) readTLS(c *Conn) {
 		}
 		c.mu.Lock()
 		c.collect()
-		c.writeParked()
+		c.writeOn()
 		c.mu.Unlock()
 		if !errors.Is(err, errNotYet) {
 			p.drop(c, lost(err))

@@ -24,7 +24,7 @@ type waiter struct {
 
 // parkWaiting parks conn with a goroutine.
 func (l *Lot) parkWaiting(conn net.Conn, pending []byte, h Handler) (*Conn, error) {
-	c := &Conn{lot: l, handler: h, waiter: &waiter{conn: conn}}
+	c := &Conn{lot: l, handler: h, kind: waiting, rare: &rare{waiter: &waiter{conn: conn}}}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -41,7 +41,7 @@ func (l *Lot) parkWaiting(conn net.Conn, pending []byte, h Handler) (*Conn, erro
 // waitAndRead reads until the connection ends.
 func (c *Conn) waitAndRead(pending []byte) {
 	defer c.lot.running.Done()
-	w := c.waiter
+	w := c.rare.waiter
 	r := frame.NewReader(c.lot.opt.MaxMessage)
 	more := len(pending) == 0 || c.feed(r, pending)
 	var err error
@@ -83,7 +83,7 @@ func (c *Conn) waitAndRead(pending []byte) {
 
 // hangUp is called by the last goroutine of a connection.
 func (c *Conn) hangUp() {
-	w := c.waiter
+	w := c.rare.waiter
 	w.conn.Close() // nothing is owed any more; an error would change nothing
 	c.lot.mu.Lock()
 	delete(c.lot.waiting, c)
@@ -94,13 +94,9 @@ func (c *Conn) hangUp() {
 	c.gone(end)
 }
 
-// writeSoon starts a writer where none is at work. mu is held.
-func (c *Conn) writeSoon() {
-	w := c.waiter
-	if w == nil {
-		c.writeParked()
-		return
-	}
+// writeLater starts a writer where none is at work. mu is held.
+func (c *Conn) writeLater() {
+	w := c.rare.waiter
 	if w.writing || w.finished {
 		return
 	}
@@ -112,16 +108,16 @@ func (c *Conn) writeSoon() {
 
 func (c *Conn) writeOut() {
 	defer c.lot.running.Done()
-	w := c.waiter
+	w := c.rare.waiter
 	c.mu.Lock()
-	for len(c.out) > 0 {
-		b := c.out
+	for len(c.unsent()) > 0 {
+		b := c.unsent()
 		c.mu.Unlock()
 		_, err := w.conn.Write(b)
 		c.mu.Lock()
 		c.taken(len(b))
 		if err != nil {
-			c.taken(len(c.out))
+			c.taken(len(c.unsent()))
 			if c.state == open && !errors.Is(err, net.ErrClosed) {
 				// The reader learns why, or is told to stop.
 				c.state = closing
@@ -145,12 +141,12 @@ func (c *Conn) writeOut() {
 
 // dropAfter bounds what is left of a closing connection. mu is held.
 func (c *Conn) dropAfter(d time.Duration, e End) {
-	if c.waiter == nil {
+	if c.kind != waiting {
 		c.dropParkedAfter(d, e)
 		return
 	}
-	c.waiter.end = e
-	c.waiter.conn.SetDeadline(time.Now().Add(d))
+	c.rare.waiter.end = e
+	c.rare.waiter.conn.SetDeadline(time.Now().Add(d))
 }
 
 // drop ends a connection of the goroutine form at once.
@@ -158,8 +154,8 @@ func (c *Conn) drop(err error) {
 	c.mu.Lock()
 	if c.state == open {
 		c.state = closing
-		c.waiter.end = End{Code: 1006, Err: err}
+		c.rare.waiter.end = End{Code: 1006, Err: err}
 	}
-	c.waiter.conn.SetDeadline(time.Now())
+	c.rare.waiter.conn.SetDeadline(time.Now())
 	c.mu.Unlock()
 }
