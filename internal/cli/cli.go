@@ -23,6 +23,7 @@ import (
 	"holdfast/internal/cli/reach"
 	"holdfast/internal/cli/serve"
 	"holdfast/internal/console"
+	"holdfast/internal/relay/handover"
 )
 
 // Main runs the program and ends the process.
@@ -92,7 +93,10 @@ func Run(args []string, s console.Streams) (code int) {
 	if err != nil {
 		panic("cli: the command tree is wrong: " + err.Error())
 	}
-	program := ""
+	// For this process only, not for those that it starts.
+	inherited := os.Getenv(handover.Env)
+	os.Unsetenv(handover.Env)
+	program, all := "", args
 	if len(args) > 0 {
 		program, args = args[0], args[1:]
 	}
@@ -113,6 +117,7 @@ func Run(args []string, s console.Streams) (code int) {
 	a := &console.App{
 		Streams: s, Globals: &tree.Globals, Program: programName(program), StateGiven: tree.State != "",
 		Environ: os.Environ(), Proxy: httpproxy.FromEnvironment(), Version: version,
+		Args: all, Inherited: inherited,
 	}
 	if err := a.DefaultState(); err != nil {
 		return console.Report(s.Err, err)

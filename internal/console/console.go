@@ -67,6 +67,10 @@ type App struct {
 	Proxy   *httpproxy.Config
 	// Version is this build's.
 	Version string
+	// Args are those of the process, the program's own name first; Inherited is
+	// what the process before an upgrade left for this one, or empty.
+	Args      []string
+	Inherited string
 }
 
 // Getenv finds a variable of the environment.

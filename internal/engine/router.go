@@ -12,6 +12,12 @@ import (
 // a name that changes hands more often in that instant has none.
 const maxDeliveries = 3
 
+// Epochs is a Router that can say by which epoch a holder holds its name, so that
+// another process can go on with it.
+type Epochs interface {
+	Epoch(k Key, h Holder) (epoch uint64, ok bool)
+}
+
 type hold struct {
 	epoch  uint64
 	holder Holder
@@ -84,6 +90,14 @@ func (r *memoryRouter) Deliver(ctx context.Context, k Key, m wire.Message) error
 
 func (r *memoryRouter) Holds(k Key, h Holder) bool {
 	return h != nil && r.holder(k) == h
+}
+
+// Epoch implements Epochs.
+func (r *memoryRouter) Epoch(k Key, h Holder) (uint64, bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	now, ok := r.holds[k]
+	return now.epoch, ok && now.holder == h
 }
 
 func (r *memoryRouter) Ping(context.Context) error {

@@ -37,7 +37,18 @@ func (r *Relay) Drain(ctx context.Context) error {
 	// Closes the listeners at once, then waits for requests under way.
 	r.background(func() { _ = r.server.Shutdown(ctx) })
 
-	agents := r.axes.OfRole(axes.Control)
+	began := time.Now()
+	r.farewell(r.axes.OfRole(axes.Control), append(r.axes.OfRole(axes.Device), r.axes.OfRole(axes.Live)...))
+	if err := r.settle(ctx); err != nil {
+		return fmt.Errorf("drain: %w", err)
+	}
+	r.log.Info("drained", "took", time.Since(began))
+	return nil
+}
+
+// farewell tells agents when to come back, spread, and everybody else to come
+// back a little after the machine that they want.
+func (r *Relay) farewell(agents, others []*axes.Member) {
 	delays := spread(len(agents))
 	began := time.Now()
 	of := make(map[engine.Key]time.Duration, len(agents))
@@ -50,18 +61,10 @@ func (r *Relay) Drain(ctx context.Context) error {
 	for i, m := range agents {
 		m.Self().End(wire.CloseRestart, left(delays[i]))
 	}
-	for _, m := range r.axes.OfRole(axes.Device) {
-		// Its machine is back by then, or nearly.
+	for _, m := range others {
+		// A machine is back by then, or nearly.
 		m.Self().End(wire.CloseRestart, left(of[m.Key()]+drainBase))
 	}
-	for _, m := range r.axes.OfRole(axes.Live) {
-		m.Self().End(wire.CloseRestart, left(drainBase))
-	}
-	if err := r.settle(ctx); err != nil {
-		return fmt.Errorf("drain: %w", err)
-	}
-	r.log.Info("drained", "took", time.Since(began))
-	return nil
 }
 
 // settle waits until every socket that was told to go has gone.

@@ -32,6 +32,7 @@ import (
 	"holdfast/internal/relay/changes"
 	"holdfast/internal/relay/feeds"
 	"holdfast/internal/relay/gate"
+	"holdfast/internal/relay/handover"
 	"holdfast/internal/relay/handshake"
 	"holdfast/internal/relay/jsonapi"
 	"holdfast/internal/relay/meter"
@@ -99,6 +100,8 @@ type Options struct {
 	// is done for TLS and on systems without epoll anyway: for virtual time, in
 	// which nothing may wait in a system call.
 	Goroutines bool
+	// Inherited are sockets that a former process has handed over; nil for none.
+	Inherited *handover.State
 }
 
 // Relay serves agents and devices. It is safe for concurrent use.
@@ -124,6 +127,7 @@ type Relay struct {
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	draining atomic.Bool
+	stand    handover.Point[frozenStream]
 	tasks    tasks
 }
 
@@ -212,7 +216,10 @@ func New(o Options) (*Relay, error) {
 		ConnContext:       g.ConnContext,
 		ConnState:         g.ConnState,
 		// What it has to say is about strangers' handshakes, with addresses.
-		ErrorLog: slog.NewLogLogger(discard{}, slog.LevelDebug),
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug),
+	}
+	if o.Inherited != nil {
+		r.adopt(o.Inherited)
 	}
 	// Both end with ctx; Close waits.
 	r.background(func() { r.changes.Run(r.ctx) })
@@ -222,14 +229,6 @@ func New(o Options) (*Relay, error) {
 
 // page is what a browser gets.
 var page = webapp.Handler()
-
-// discard drops every record.
-type discard struct{}
-
-func (discard) Enabled(context.Context, slog.Level) bool  { return false }
-func (discard) Handle(context.Context, slog.Record) error { return nil }
-func (d discard) WithAttrs([]slog.Attr) slog.Handler      { return d }
-func (d discard) WithGroup(string) slog.Handler           { return d }
 
 func (l *Limits) complete() error {
 	for _, f := range []struct {

@@ -26,6 +26,7 @@ type stream struct {
 	service wire.ServiceName
 	proto   string
 	began   time.Time
+	plain   bool // both legs are plain TCP; set with pump
 
 	mu      sync.Mutex
 	stopped chan struct{} // closed by the first stop
@@ -85,16 +86,21 @@ func (r *Relay) serveConnect(w http.ResponseWriter, req *http.Request, hs handsh
 		r.axes.Release(t.ID)
 		return nil
 	}
-	s := &stream{relay: r, service: rt.Service, proto: wire.SubprotocolV1, began: time.Now(), stopped: make(chan struct{})}
-	for side, role := range [2]axes.Role{pump.Device: axes.Device, pump.Agent: axes.Agent} {
-		l := &s.legs[side]
-		l.stream = s
-		l.Init(l, k.Machine, role)
-	}
+	s := r.newStream(k.Machine, rt.Service)
 	// Ends when the stream does, which Close brings about and waits for.
 	r.gate.Touch(t, req)
 	r.own(conn, func() { s.run(conn, head, t) })
 	return nil
+}
+
+func (r *Relay) newStream(m wire.MachineID, service wire.ServiceName) *stream {
+	s := &stream{relay: r, service: service, proto: wire.SubprotocolV1, began: time.Now(), stopped: make(chan struct{})}
+	for side, role := range [2]axes.Role{pump.Device: axes.Device, pump.Agent: axes.Agent} {
+		l := &s.legs[side]
+		l.stream = s
+		l.Init(l, m, role)
+	}
+	return s
 }
 
 // overStreams says whether a token has all the streams it may have.
@@ -169,23 +175,20 @@ func (s *stream) run(conn net.Conn, head []byte, t engine.Token) {
 		s.stop(code, reason)
 	}
 	p, err := pump.New(pump.Leg{Conn: conn, Pending: head}, pump.Leg{Conn: a.Conn, Pending: a.Head},
-		pump.Options{Keepalive: r.keepalive})
+		r.pumpOptions())
 	if err != nil {
 		log.Error("join a stream", "conn", d.ID, "err", err)
 		r.part(a.Conn, wire.CloseInternal, "the relay could not join the stream")
 		r.part(conn, wire.CloseInternal, "the relay could not join the stream")
 		return
 	}
-	s.mu.Lock()
-	s.pump = p
-	if s.halted {
-		p.Stop(s.code, s.reason)
-	}
-	s.mu.Unlock()
 	log.Info("stream begun", "conn", d.ID, "took", took)
-	counted := r.meter.Open(p.Stats)
-	res := p.Run()
-	counted.Close(res)
+	_, plainDevice := conn.(*net.TCPConn)
+	_, plainAgent := a.Conn.(*net.TCPConn)
+	s.mu.Lock()
+	s.plain = plainDevice && plainAgent
+	s.mu.Unlock()
+	res := s.pumpOn(p)
 	log.Info("stream ended", "conn", d.ID, "verdict", verdict(res.Code, string(res.Cause)+" by "+res.By.String()), "took", time.Since(s.began), "err", res.Err)
 }
 

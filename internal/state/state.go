@@ -34,6 +34,7 @@ const (
 	KnownHostsFile = "known_hosts"   // their host keys, for OpenSSH
 	SSHConfigFile  = "ssh_config"    // their Host blocks, for OpenSSH
 	ControlSocket  = "control.sock"  // of the running up or agent
+	UpgradeFile    = "upgrade.json"  // how the last upgrade of a running relay went
 	lockFile       = "lock"
 )
 

@@ -27,6 +27,7 @@ import (
 	"holdfast/internal/acme"
 	"holdfast/internal/engine"
 	"holdfast/internal/relay"
+	"holdfast/internal/relay/handover"
 	"holdfast/internal/wsconn"
 )
 
@@ -54,7 +55,9 @@ type RelayOptions struct {
 	TrustedProxies []netip.Prefix
 	Limits         relay.Limits
 	Keepalive      time.Duration // zero means the relay's own default
-	Log            *slog.Logger  // required
+	// Inherited is what a former process has handed over; nil for nothing.
+	Inherited *handover.State
+	Log       *slog.Logger // required
 }
 
 // Relay is a relay that serves.
@@ -65,6 +68,10 @@ type Relay struct {
 	Listening, Public, Local *url.URL
 	// Metrics is where metrics and profiles are, nil for nowhere.
 	Metrics net.Addr
+	// Kept says what was taken over; nil without RelayOptions.Inherited.
+	Kept *Kept
+
+	listeners []*listener
 
 	relay   *relay.Relay
 	router  engine.Router
@@ -116,7 +123,7 @@ func StartRelay(ctx context.Context, o RelayOptions) (_ *Relay, err error) {
 		cert = &c
 	}
 	// The address first: a taken port is found before anything is made.
-	ln, err := net.Listen("tcp", o.Listen)
+	ln, err := r.listen(o.Inherited, o.Listen)
 	if err != nil {
 		return nil, &ListenError{Addr: o.Listen, Err: err}
 	}
@@ -153,7 +160,7 @@ func StartRelay(ctx context.Context, o RelayOptions) (_ *Relay, err error) {
 		// The agent of this process comes in plain over loopback whatever the
 		// world sees: it need not trust the certificate, and the public name need
 		// not lead back here.
-		inner, err := net.Listen("tcp", "127.0.0.1:0")
+		inner, err := r.listen(o.Inherited, "127.0.0.1:0")
 		if err != nil {
 			return nil, fmt.Errorf("listen for this computer's agent: %w", err)
 		}
@@ -168,7 +175,7 @@ func StartRelay(ctx context.Context, o RelayOptions) (_ *Relay, err error) {
 	if r.relay, err = relay.New(relay.Options{
 		Store: r.Store, Router: r.router, Log: o.Log, Metrics: registry,
 		TrustedProxies: o.TrustedProxies, Limits: o.Limits,
-		Keepalive: o.Keepalive, ControlKeepalive: o.Keepalive,
+		Keepalive: o.Keepalive, ControlKeepalive: o.Keepalive, Inherited: o.Inherited,
 	}); err != nil {
 		return nil, err
 	}
@@ -202,6 +209,7 @@ func StartRelay(ctx context.Context, o RelayOptions) (_ *Relay, err error) {
 			return nil, err
 		}
 	}
+	r.noteKept(o.Inherited)
 	return r, nil
 }
 

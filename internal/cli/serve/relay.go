@@ -160,8 +160,13 @@ func newListeningEvent(r *up.Relay) listeningEvent {
 	return e
 }
 
-// Relay runs the relay alone.
+// Relay runs the relay alone, or upgrades one that runs.
 type Relay struct {
+	Run     relayRun     `cmd:"" default:"withargs" hidden:"" help:"Run the relay."`
+	Upgrade relayUpgrade `cmd:"" help:"Have the running relay go on as the program that is installed now, without dropping connections."`
+}
+
+type relayRun struct {
 	console.Connection
 	admin.StoreFlag
 	relayFlags
@@ -169,7 +174,7 @@ type Relay struct {
 }
 
 // Run serves until a signal.
-func (c *Relay) Run(ctx context.Context, a *console.App) error {
+func (c *relayRun) Run(ctx context.Context, a *console.App) error {
 	surviveReaders()
 	dir, err := a.Dir()
 	if err != nil {
@@ -183,7 +188,11 @@ func (c *Relay) Run(ctx context.Context, a *console.App) error {
 	if o.StorePath, err = c.StoreFlag.Path(dir); err != nil {
 		return err
 	}
-	unlock, err := dir.Lock("relay")
+	upgrades := newUpgrades(a, dir, log)
+	if done, err := upgrades.inherit(&o); done || err != nil {
+		return err
+	}
+	unlock, err := upgrades.lock("relay")
 	if err != nil {
 		return err
 	}
@@ -192,7 +201,10 @@ func (c *Relay) Run(ctx context.Context, a *console.App) error {
 	if err != nil {
 		return explainListen(err)
 	}
-	if a.JSON {
+	upgrades.serves(r, "")
+	if r.Kept != nil {
+		err = upgrades.tell(r.Kept)
+	} else if a.JSON {
 		err = emit(a, newListeningEvent(r))
 	} else {
 		a.Say("listening on %s", r.Listening)
@@ -204,17 +216,21 @@ func (c *Relay) Run(ctx context.Context, a *console.App) error {
 	if err != nil {
 		return errors.Join(err, r.Close())
 	}
-	select {
-	case <-ctx.Done():
-		log.Info("stopping")
-		return r.Drain()
-	case err := <-r.Failed():
-		return errors.Join(err, r.Close())
+	for {
+		select {
+		case <-ctx.Done():
+			log.Info("stopping")
+			return r.Drain()
+		case err := <-r.Failed():
+			return errors.Join(err, r.Close())
+		case <-upgrades.asked:
+			upgrades.try(ctx)
+		}
 	}
 }
 
 // firstSteps says how the first machine gets here, as long as there is no account.
-func (c *Relay) firstSteps(ctx context.Context, a *console.App, r *up.Relay, dir state.Dir) {
+func (c *relayRun) firstSteps(ctx context.Context, a *console.App, r *up.Relay, dir state.Dir) {
 	accounts, err := r.Store.Accounts(ctx)
 	if err != nil || len(accounts) > 0 {
 		return

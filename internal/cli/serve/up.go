@@ -33,13 +33,17 @@ func (c *Up) Run(ctx context.Context, a *console.App) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := dir.Lock("up")
+	u := &upRun{App: a, c: c, dir: dir, log: a.Logger(slog.LevelWarn)}
+	u.upgrades = newUpgrades(a, dir, u.log)
+	if done, err := u.upgrades.inherit(&u.from); done || err != nil {
+		return err
+	}
+	unlock, err := u.upgrades.lock("up")
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	warnRoot(a, c.Shell == "off")
-	u := &upRun{App: a, c: c, dir: dir, log: a.Logger(slog.LevelWarn)}
 	if c.Relay != "" {
 		return u.onRelay(ctx)
 	}
@@ -58,6 +62,9 @@ type upRun struct {
 	agent  *up.Agent
 	paired chan [2]string // id and name of devices that were paired
 	linked bool           // a link was printed
+
+	upgrades *upgrades
+	from     up.RelayOptions // with what a former process has handed over
 }
 
 // alone runs a relay of its own.
@@ -66,7 +73,7 @@ func (u *upRun) alone(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	ro.StorePath = u.dir.Path(state.StoreFile)
+	ro.StorePath, ro.Inherited = u.dir.Path(state.StoreFile), u.from.Inherited
 	o, err := u.c.agentFlags.options(u.App, u.dir, u.c.Connection, u.log)
 	if err != nil {
 		return err
@@ -84,6 +91,7 @@ func (u *upRun) alone(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	u.upgrades.serves(u.relay, id.Machine)
 	u.public = u.relay.Public
 	o.Machine, o.Relay, o.Public = id.Machine, u.relay.Local, u.public
 	o.Token = func(context.Context) (wire.Token, error) { return token, nil }
@@ -95,6 +103,11 @@ func (u *upRun) alone(ctx context.Context) (err error) {
 	}
 	if err != nil {
 		return err
+	}
+	if u.relay.Kept != nil {
+		if err := u.upgrades.tell(u.relay.Kept); err != nil {
+			return err
+		}
 	}
 	return u.serve(ctx, o)
 }
@@ -159,6 +172,8 @@ func (u *upRun) serve(ctx context.Context, o up.AgentOptions) (err error) {
 			return nil
 		case err := <-failed:
 			return err
+		case <-u.upgrades.asked:
+			u.upgrades.try(ctx)
 		case err := <-u.agent.Ended():
 			if errors.Is(err, agent.ErrReplaced) {
 				return replaced(err)

@@ -70,6 +70,18 @@ func (m *Member) Key() engine.Key {
 	return engine.Key{Account: m.account.id, Machine: m.machine}
 }
 
+// Token is what the axes know of the socket's token; only after Add.
+func (m *Member) Token() engine.Token {
+	t := engine.Token{ID: m.token.id, Account: m.account.id}
+	if m.token.device != nil {
+		t.Device = *m.token.device
+	}
+	if m.token.expires != 0 {
+		t.Expires = time.UnixMilli(m.token.expires)
+	}
+	return t
+}
+
 type accountEntry struct {
 	id    engine.AccountID
 	first *Member

@@ -1,0 +1,299 @@
+package relay
+
+import (
+	"context"
+	"math"
+	"net"
+	"syscall"
+	"time"
+
+	"holdfast/internal/engine"
+	"holdfast/internal/park"
+	"holdfast/internal/pump"
+	"holdfast/internal/relay/axes"
+	"holdfast/internal/relay/handover"
+	"holdfast/internal/relay/proof"
+	"holdfast/internal/wire"
+)
+
+const (
+	// freezeDials is how long dials that wait for their machine may take to find
+	// it: most need a few milliseconds, and nobody is stopped meanwhile.
+	freezeDials = 300 * time.Millisecond
+	// freezeStreams bounds the time in which all streams stand still: each has
+	// only to be woken.
+	freezeStreams = 5 * time.Second
+)
+
+// frozenStream is a stream that stands still.
+type frozenStream struct {
+	stream *stream
+	*pump.Frozen
+}
+
+func (r *Relay) pumpOptions() pump.Options { return pump.Options{Keepalive: r.keepalive} }
+
+// Sockets is how many there are: two for a stream.
+func (r *Relay) Sockets() int { return r.axes.Total() }
+
+// Freeze prepares the hand-over of every socket of plain TCP to another process:
+// they stand still until Thaw, and nothing is read or written. Those that cannot
+// be handed over, and those of machine except, are told to come back, before.
+// Nobody must accept connections meanwhile.
+func (r *Relay) Freeze(ctx context.Context, except engine.Key) *handover.State {
+	r.gate.Flush(ctx)
+	for until := time.Now().Add(freezeDials); r.dials.Count() > 0 && time.Now().Before(until); {
+		time.Sleep(drainPoll / 4)
+	}
+	r.draining.Store(true)
+	keep := r.dismiss(ctx, except)
+
+	out := &handover.State{Began: time.Now(), Changes: r.changes.Position()}
+	arrived := r.stand.Close(len(keep))
+	for _, s := range keep {
+		s.mu.Lock()
+		s.pump.Freeze()
+		s.mu.Unlock()
+	}
+	tick := time.NewTicker(drainPoll / 4)
+	defer tick.Stop()
+	for late := time.Now().Add(freezeStreams); len(out.Streams) < min(len(keep), r.axes.Count(axes.Device)) && time.Now().Before(late); {
+		select {
+		case f := <-arrived:
+			t := handover.Stream{Machine: f.stream.legs[pump.Device].Key().Machine, Began: f.stream.began, State: f.State}
+			var err error
+			for side, conn := range [2]net.Conn{pump.Device: f.Device, pump.Agent: f.Agent} {
+				t.Tokens[side] = handover.TokenOf(f.stream.legs[side].Token())
+				if err == nil {
+					t.FDs[side], err = handover.FD(conn.(syscall.Conn))
+				}
+			}
+			if err == nil {
+				out.Streams = append(out.Streams, t)
+			}
+		case <-tick.C: // one may have ended by itself
+		}
+	}
+	out.Controls = r.freezeControls()
+	return out
+}
+
+// dismiss tells those who cannot come along to come back, waits for them to go,
+// and returns the streams that can.
+func (r *Relay) dismiss(ctx context.Context, except engine.Key) (keep []*stream) {
+	var agents, others []*axes.Member
+	for _, m := range r.axes.OfRole(axes.Control) {
+		c := m.Self().(*control)
+		c.mu.Lock()
+		stays := c.conn != nil && c.conn.Form() == "epoll"
+		c.mu.Unlock()
+		if !stays || m.Key() == except {
+			agents = append(agents, m)
+		}
+	}
+	for _, m := range r.axes.OfRole(axes.Device) {
+		s := m.Self().(*leg).stream
+		s.mu.Lock()
+		stays := s.pump != nil && s.plain
+		s.mu.Unlock()
+		if stays && m.Key() != except {
+			keep = append(keep, s)
+		} else {
+			others = append(others, m)
+		}
+	}
+	others = append(others, r.axes.OfRole(axes.Live)...)
+	gone := len(agents) + len(others)
+	if gone == 0 {
+		return keep
+	}
+	r.farewell(agents, others)
+	ctx, cancel := context.WithTimeout(ctx, wire.DrainTimeout)
+	defer cancel()
+	tick := time.NewTicker(drainPoll)
+	defer tick.Stop()
+	for before := r.axes.Total(); r.axes.Total() > before-gone; {
+		select {
+		case <-ctx.Done():
+			return keep
+		case <-tick.C:
+		}
+	}
+	return keep
+}
+
+// freezeControls stops the parked connections.
+func (r *Relay) freezeControls() []handover.Control {
+	of := make(map[*park.Conn]*control)
+	for _, m := range r.axes.OfRole(axes.Control) {
+		c := m.Self().(*control)
+		c.mu.Lock()
+		if c.conn != nil && !c.ended {
+			of[c.conn] = c
+		}
+		c.mu.Unlock()
+	}
+	epochs, _ := r.router.(engine.Epochs)
+	var out []handover.Control
+	for _, f := range r.controls.lot.Freeze() {
+		c := of[f.Conn]
+		if c == nil || epochs == nil {
+			continue
+		}
+		epoch, holds := epochs.Epoch(c.Key(), c)
+		if !holds {
+			continue
+		}
+		h := handover.Control{
+			FD: f.FD, Machine: c.Key().Machine, Token: handover.TokenOf(c.Token()), Epoch: epoch,
+			Received: f.Received, Unsent: f.Unsent,
+		}
+		c.mu.Lock()
+		h.Presence, h.Pinged, h.Owed = c.presence, c.pinged, c.owed > 0 || c.more
+		if c.hello != (proof.Hello{}) {
+			g := c.hello.Greeting()
+			h.Hello = wire.Message{Op: wire.OpHello, Version: g.Version, Features: g.Features, Services: g.Services}
+		}
+		c.mu.Unlock()
+		out = append(out, h)
+	}
+	return out
+}
+
+// Thaw goes on after a Freeze whose hand-over did not come about.
+func (r *Relay) Thaw() {
+	r.controls.lot.Thaw()
+	r.stand.Open()
+	r.draining.Store(false)
+	for _, m := range r.axes.OfRole(axes.Control) {
+		c := m.Self().(*control)
+		c.mu.Lock()
+		ended, conn := c.ended, c.conn
+		c.mu.Unlock()
+		if ended && conn != nil { // meanwhile, when its socket heeded nothing
+			conn.Close(wire.CloseRestart, wire.RestartReason(0))
+		}
+	}
+}
+
+// pumpOn runs a stream's pump to its end, over every Freeze.
+func (s *stream) pumpOn(p *pump.Pump) pump.Result {
+	r := s.relay
+	counted := r.meter.Open(func() pump.Stats {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.pump.Stats()
+	})
+	for s.pumps(p); ; s.pumps(p) {
+		res := p.Run()
+		if f := res.Frozen; f != nil {
+			err := r.stand.Stand(r.ctx, frozenStream{s, f})
+			switch {
+			case err == nil && f.State.Over:
+				err = pump.Finish(*f, r.pumpOptions())
+			case err == nil:
+				if p, err = pump.Resume(*f, r.pumpOptions()); err == nil {
+					continue
+				}
+			}
+			if err != nil {
+				_ = f.Device.Close() // the relay is closing
+				_ = f.Agent.Close()
+			}
+		}
+		counted.Close(res)
+		return res
+	}
+}
+
+// pumps makes p the stream's pump.
+func (s *stream) pumps(p *pump.Pump) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pump = p
+	if s.halted {
+		p.Stop(s.code, s.reason)
+	}
+}
+
+// adopt goes on with what a former process has handed over.
+func (r *Relay) adopt(from *handover.State) {
+	r.changes.StartAt(from.Changes)
+	failed := func(what string, m wire.MachineID, err error) {
+		from.Dropped++
+		r.log.Warn("take over a "+what, "machine", m, "err", err)
+	}
+	for _, h := range from.Controls {
+		if err := r.adoptControl(h); err != nil {
+			failed("control connection", h.Machine, err)
+		}
+	}
+	for _, t := range from.Streams {
+		if err := r.adoptStream(t); err != nil {
+			failed("stream", t.Machine, err)
+		}
+	}
+}
+
+func (r *Relay) adoptControl(h handover.Control) error {
+	c := &control{relay: r, before: &prelude{}, pinged: h.Pinged, presence: h.Presence}
+	if h.Hello.Op == wire.OpHello {
+		c.hello = proof.KeepHello(h.Hello)
+	}
+	c.Init(c, h.Machine, axes.Control)
+	r.axes.Add(&c.Member, h.Token.Engine())
+	_, err := r.router.Hold(c.Key(), h.Epoch, c)
+	var pc *park.Conn
+	if err == nil {
+		pc, err = r.controls.lot.Adopt(park.Frozen{FD: h.FD, Received: h.Received, Unsent: h.Unsent}, c)
+	}
+	if err != nil {
+		c.forget()
+		handover.CloseAll([]int{h.FD})
+		return err
+	}
+	pc.ExpireAfter(reapAfter)
+	if c.settle(pc) && h.Owed {
+		r.sendRevocations(c)
+	}
+	return nil
+}
+
+func (r *Relay) adoptStream(t handover.Stream) error {
+	f := pump.Frozen{State: t.State}
+	var err error
+	if f.Device, err = handover.Conn(t.FDs[pump.Device]); err != nil {
+		handover.CloseAll(t.FDs[pump.Agent:])
+		return err
+	}
+	if f.Agent, err = handover.Conn(t.FDs[pump.Agent]); err != nil {
+		_ = f.Device.Close()
+		return err
+	}
+	p, err := pump.Resume(f, r.pumpOptions())
+	if err != nil {
+		return err
+	}
+	s := r.newStream(t.Machine, "")
+	s.began, s.plain = t.Began, true
+	device := t.Tokens[pump.Device].Engine()
+	r.axes.Reserve(device, math.MaxInt32)
+	for side := range s.legs {
+		r.axes.Add(&s.legs[side].Member, t.Tokens[side].Engine())
+	}
+	s.pumps(p)
+	// Ends when the stream does, which Close brings about and waits for.
+	r.background(func() {
+		if f.State.Over {
+			_ = pump.Finish(f, r.pumpOptions())
+		} else {
+			res := s.pumpOn(p)
+			r.log.Info("stream ended", "account", device.Account, "machine", t.Machine, "verdict", verdict(res.Code, string(res.Cause)+" by "+res.By.String()), "took", time.Since(s.began), "err", res.Err)
+		}
+		for side := range s.legs {
+			r.axes.Remove(&s.legs[side].Member)
+		}
+		r.axes.Release(device.ID)
+	})
+	return nil
+}
