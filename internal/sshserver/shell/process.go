@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -139,29 +141,23 @@ func (p *Process) startPipes() error {
 			f.Close()
 		}
 	}()
-	pipe := func() (r, w *os.File, err error) {
-		if r, w, err = os.Pipe(); err != nil {
-			return nil, nil, err
-		}
-		return r, w, nil
-	}
 	fail := func(err error) error {
 		for _, c := range p.closer {
 			c.Close()
 		}
 		return err
 	}
-	inR, inW, err := pipe()
+	inR, inW, err := os.Pipe()
 	if err != nil {
 		return fail(err)
 	}
 	theirs, p.closer = append(theirs, inR), append(p.closer, inW)
-	outR, outW, err := pipe()
+	outR, outW, err := os.Pipe()
 	if err != nil {
 		return fail(err)
 	}
 	theirs, p.closer = append(theirs, outW), append(p.closer, outR)
-	errR, errW, err := pipe()
+	errR, errW, err := os.Pipe()
 	if err != nil {
 		return fail(err)
 	}
@@ -290,8 +286,8 @@ func (p *Process) Resize(s Size) error {
 	return setSize(p.master, s)
 }
 
-// Exited is closed when the command itself has ended. Its output may go on:
-// see Drained.
+// Exited is closed when the command itself has ended. Its output may go on: see
+// DrainTerminal.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
 // Exit is how the command ended; valid once Exited is closed.
@@ -424,6 +420,11 @@ func signalName(s syscall.Signal) string {
 			return name
 		}
 	}
-	// RFC 4254 part 6.10: others carry a name of their own.
-	return unix.SignalName(s)[len("SIG"):] + "@openssh.com"
+	// RFC 4254 part 6.10: others carry a name of their own. The real-time signals
+	// have none.
+	name, ok := strings.CutPrefix(unix.SignalName(s), "SIG")
+	if !ok {
+		name = strconv.Itoa(int(s))
+	}
+	return name + "@openssh.com"
 }

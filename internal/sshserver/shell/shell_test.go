@@ -160,6 +160,15 @@ func TestExitBySignal(t *testing.T) {
 	}
 }
 
+// A real-time signal has no name, and any command may end by one.
+func TestExitBySignalWithoutName(t *testing.T) {
+	for s, want := range map[syscall.Signal]string{40: "40@openssh.com", unix.SIGXCPU: "XCPU@openssh.com"} {
+		if got := signalName(s); got != want {
+			t.Errorf("signal %d: %q, want %q", int(s), got, want)
+		}
+	}
+}
+
 func TestAShellThatCannotBeRun(t *testing.T) {
 	a := account(t)
 	a.Shell = "/nonexistent/sh"
