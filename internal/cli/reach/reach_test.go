@@ -4,9 +4,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/alecthomas/kong"
 
 	"holdfast/internal/client"
 	"holdfast/internal/pairing"
@@ -166,6 +169,42 @@ func TestOpenSSHVersion(t *testing.T) {
 	} {
 		if got := knowsKnownHostsCommand(text); got != want {
 			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
+
+// What stands behind the machine's name must reach ssh(1) as it was typed.
+func TestSSHArgsStayWhole(t *testing.T) {
+	for _, args := range [][]string{
+		nil,
+		{"-tt", "ls", "-la"},
+		{"-vvv"},
+		{"-4N"},
+		{"-At", "-vv", "top"},
+		{"-p22", "x"},
+		{"-L8080:127.0.0.1:80", "-N"},
+		{"-oUser=x", "ls"},
+		{"-o", "SetEnv=A=b", "ls"},
+		{"-t", "t", "ls"},
+		{"-v=1"},
+		{"--", "-tt"},
+		{"ls", "--", "-x"},
+		{"", "a b", "é"},
+		{"-t", ""},
+	} {
+		var tree struct {
+			SSH SSH `cmd:"" name:"ssh"`
+		}
+		parser, err := kong.New(&tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := parser.Parse(append([]string{"ssh", "mini"}, args...)); err != nil {
+			t.Errorf("%q: %v", args, err)
+			continue
+		}
+		if tree.SSH.Machine != "mini" || !slices.Equal(tree.SSH.Args, args) {
+			t.Errorf("%q: machine %q, arguments %q", args, tree.SSH.Machine, tree.SSH.Args)
 		}
 	}
 }

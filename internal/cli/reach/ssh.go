@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"holdfast/internal/client"
 	"holdfast/internal/console"
 	"holdfast/internal/state"
@@ -74,6 +76,20 @@ type SSH struct {
 	Service string   `name:"service" placeholder:"NAME" help:"Service to use instead of the machine's default: ssh (built in) or sshd."`
 	Machine string   `arg:"" help:"Machine, as holdfast machines lists it; USER@MACHINE for another user."`
 	Args    []string `arg:"" optional:"" passthrough:"" help:"Arguments of ssh(1) and the remote command."`
+}
+
+// AfterApply is called by kong, which has taken the first of Args apart by then,
+// looking for a flag of its own: "-tt" has become "-t" and "t". It is put back
+// as it was typed.
+func (c *SSH) AfterApply(k *kong.Context) error {
+	if len(c.Args) < 2 || len(c.Args[0]) != 2 || c.Args[0][0] != '-' {
+		return nil
+	}
+	whole, rest := c.Args[0]+c.Args[1], c.Args[2:]
+	if at := len(k.Args) - len(rest) - 1; at >= 0 && k.Args[at] == whole && slices.Equal(k.Args[at+1:], rest) {
+		c.Args = append([]string{whole}, rest...)
+	}
+	return nil
 }
 
 // Help is shown by --help.
