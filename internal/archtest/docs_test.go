@@ -323,7 +323,7 @@ var (
 
 // defaults are the hidden subcommands that run when a command is given none:
 // their flags are the command's own.
-var defaults = map[string]string{"agent": "run", "devices": "list"}
+var defaults = map[string]string{"agent": "run", "devices": "list", "relay": "run"}
 
 // commandTree lists every command with its flags, from the binary's own help.
 func commandTree(t *testing.T) map[string][]string {
@@ -332,7 +332,7 @@ func commandTree(t *testing.T) map[string][]string {
 	var walk func(prefix []string)
 	walk = func(prefix []string) {
 		text := help(t, prefix...)
-		if hidden, ok := defaults[strings.Join(prefix, " ")]; ok {
+		if hidden, ok := defaults[strings.Join(prefix, " ")]; ok && strings.Contains(text, " <command>") {
 			text += help(t, append(slices.Clone(prefix), hidden)...)
 		}
 		// Flags stand in lines of their own, by convention of the help.
