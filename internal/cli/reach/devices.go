@@ -17,8 +17,10 @@ import (
 	"holdfast/internal/wire"
 )
 
-// Devices lists or revokes the devices that may enter.
+// Devices lists or revokes the devices that may enter. The flags stand here, so
+// that its own help shows them.
 type Devices struct {
+	whose
 	List   devicesList   `cmd:"" default:"withargs" hidden:"" help:"List the devices that may enter."`
 	Revoke devicesRevoke `cmd:"" help:"Revoke a device: its token, its key and its open connections."`
 }
@@ -116,11 +118,11 @@ func (w whose) choose(dir state.Dir) (client.Machine, error) {
 	return all[0], nil
 }
 
-type devicesList struct{ whose }
+type devicesList struct{}
 
 // Run lists the devices.
-func (c *devicesList) Run(ctx context.Context, a *console.App) error {
-	src, err := c.source(a)
+func (*devicesList) Run(ctx context.Context, a *console.App, of *Devices) error {
+	src, err := of.source(a)
 	if err != nil {
 		return err
 	}
@@ -162,13 +164,12 @@ func (c *devicesList) Run(ctx context.Context, a *console.App) error {
 }
 
 type devicesRevoke struct {
-	whose
 	ID string `arg:"" help:"Id or name of the device, as holdfast devices lists it."`
 }
 
 // Run revokes one device.
-func (c *devicesRevoke) Run(ctx context.Context, a *console.App) error {
-	src, err := c.source(a)
+func (c *devicesRevoke) Run(ctx context.Context, a *console.App, of *Devices) error {
+	src, err := of.source(a)
 	if err != nil {
 		return err
 	}

@@ -113,10 +113,15 @@ func warnRoot(a *console.App, shellOff bool) {
 	}
 }
 
-// Agent runs the agent alone, or installs it as a service.
+// Agent runs the agent alone, or installs it as a service. The flags stand here,
+// so that its own help shows them.
 type Agent struct {
-	Run     agentRun     `cmd:"" default:"withargs" hidden:"" help:"Run the agent."`
-	Install agentInstall `cmd:"" help:"Install the agent as a user service of systemd or launchd."`
+	agentRelay
+	// Launchd starts again whatever ends, so there an agent that was replaced
+	// stays and does nothing.
+	StayReplaced bool         `name:"stay-when-replaced" hidden:"" help:"Stay idle instead of ending when another agent has taken the name."`
+	Run          agentRun     `cmd:"" default:"withargs" hidden:"" help:"Run the agent."`
+	Install      agentInstall `cmd:"" help:"Install the agent as a user service of systemd or launchd."`
 }
 
 // agentRelay are the flags that say who the agent is and where.
@@ -158,12 +163,7 @@ func (f agentRelay) target(a *console.App, dir state.Dir) (*url.URL, up.AgentOpt
 	return relay, o, nil
 }
 
-type agentRun struct {
-	agentRelay
-	// Launchd starts again whatever ends, so there an agent that was replaced
-	// stays and does nothing.
-	StayReplaced bool `name:"stay-when-replaced" hidden:"" help:"Stay idle instead of ending when another agent has taken the name."`
-}
+type agentRun struct{}
 
 // machineEvent tells whether this machine can be reached.
 type machineEvent struct {
@@ -177,7 +177,7 @@ type machineEvent struct {
 }
 
 // Run runs the agent until a signal.
-func (c *agentRun) Run(ctx context.Context, a *console.App) error {
+func (*agentRun) Run(ctx context.Context, a *console.App, c *Agent) error {
 	surviveReaders()
 	dir, err := a.Dir()
 	if err != nil {
@@ -233,7 +233,7 @@ func (c *agentRun) Run(ctx context.Context, a *console.App) error {
 }
 
 // ended turns the agent's end into an exit code.
-func (c *agentRun) ended(ctx context.Context, a *console.App, err error) error {
+func (c *Agent) ended(ctx context.Context, a *console.App, err error) error {
 	if !errors.Is(err, agent.ErrReplaced) {
 		return err
 	}

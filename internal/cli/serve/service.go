@@ -41,16 +41,16 @@ RestartPreventExitStatus=4
 WantedBy=default.target
 `
 
-type agentInstall struct{ agentRelay }
+type agentInstall struct{}
 
 // Help is shown by --help.
 func (*agentInstall) Help() string {
-	return "Writes the unit, enables and starts it. A token from the environment or of --token-file - is kept in the state directory. " +
+	return "Writes the unit, enables and starts it. A token from the environment is kept in the state directory. " +
 		"On a server, loginctl enable-linger lets it run without a login."
 }
 
 // Run installs and starts the service.
-func (c *agentInstall) Run(ctx context.Context, a *console.App) error {
+func (*agentInstall) Run(ctx context.Context, a *console.App, c *Agent) error {
 	system := service.ChosenSystem()
 	if system == nil || system.String() != systemdName && system.String() != launchdName {
 		return &console.Failure{Code: console.ExitFailed, Err: errors.New("neither systemd nor launchd runs here"), Hint: "have your own supervisor run holdfast agent, and not start it again after exit code 4"}
@@ -86,7 +86,7 @@ func (c *agentInstall) Run(ctx context.Context, a *console.App) error {
 }
 
 // keepToken puts a token that only this process has into the state directory.
-func (c *agentInstall) keepToken(ctx context.Context, a *console.App, dir state.Dir) error {
+func (c *Agent) keepToken(ctx context.Context, a *console.App, dir state.Dir) error {
 	if c.TokenFile != "" || a.Getenv(tokenEnv) == "" {
 		return nil
 	}
@@ -108,7 +108,7 @@ func (c *agentInstall) keepToken(ctx context.Context, a *console.App, dir state.
 
 // arguments are those of the agent that the service starts. What was given by
 // environment or file is written out, since the service has neither.
-func (c *agentInstall) arguments(dir state.Dir, relay, machine, system string) []string {
+func (c *Agent) arguments(dir state.Dir, relay, machine, system string) []string {
 	args := []string{"agent", "--state", dir.Path(""), "--relay", relay, "--machine", machine, "--sshd", c.SSHD, "--shell", c.Shell}
 	token := c.TokenFile
 	if token == "" {
