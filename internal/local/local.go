@@ -34,11 +34,14 @@ const (
 	OpRevoke   Op = "revoke"   // revoke Device
 	OpMachines Op = "machines" // list the machines of the account: Relay, Machines
 	OpStatus   Op = "status"   // what the agent knows about itself: Agent
+	OpTokens   Op = "tokens"   // of a relay: what it alone knows about Tokens
 )
 
 const (
-	// maxRequestBytes bounds a request, which names a device at most.
-	maxRequestBytes = 4 << 10
+	// maxRequestBytes bounds a request, which names a device at most, or MaxTokens.
+	maxRequestBytes = 32 << 10
+	// MaxTokens is how many tokens one request may ask about: an id has 18 bytes.
+	MaxTokens = 1000
 	// maxAnswerBytes bounds an answer: the list of 1,000 machines has 500 KB.
 	maxAnswerBytes = 4 << 20
 	// requestTimeout bounds the reading of a request, which its sender has ready.
@@ -54,6 +57,8 @@ const (
 type Request struct {
 	Op     Op     `json:"op"`
 	Device string `json:"device,omitempty"`
+	// Tokens are ids, at most MaxTokens.
+	Tokens []string `json:"tokens,omitempty"`
 }
 
 // Answer is what came of it. An Error is for a person to read, with a Hint;
@@ -69,6 +74,15 @@ type Answer struct {
 	Devices  []wire.DeviceInfo `json:"devices,omitempty"`
 	Machines *wire.Machines    `json:"machines,omitempty"`
 	Agent    json.RawMessage   `json:"agent,omitempty"` // an agent.Status
+	// Tokens holds what a relay knows, by id.
+	Tokens map[string]TokenUse `json:"tokens,omitempty"`
+}
+
+// TokenUse is what a running relay knows about a token: how many streams are
+// open, and from how many addresses it was used within the last hour.
+type TokenUse struct {
+	Streams   int `json:"streams"`
+	Addresses int `json:"addresses"`
 }
 
 // Handler answers a question.
@@ -84,13 +98,22 @@ type Server struct {
 	slots  chan struct{}
 }
 
-// Serve opens the socket of dir, whose Lock the caller holds, and answers until
-// Close.
+// Serve opens the socket of dir's up or agent, whose Lock the caller holds, and
+// answers until Close.
 func Serve(dir state.Dir, handle Handler, log *slog.Logger) (*Server, error) {
+	return serveOn(dir, state.ControlSocket, handle, log)
+}
+
+// ServeRelay is Serve for the relay that runs on dir, alone or in an up.
+func ServeRelay(dir state.Dir, handle Handler, log *slog.Logger) (*Server, error) {
+	return serveOn(dir, state.RelaySocket, handle, log)
+}
+
+func serveOn(dir state.Dir, socket string, handle Handler, log *slog.Logger) (*Server, error) {
 	if handle == nil || log == nil {
 		return nil, errors.New("local socket: handler and log are required")
 	}
-	ln, err := dir.Listen(state.ControlSocket)
+	ln, err := dir.Listen(socket)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +181,16 @@ func (s *Server) serve(ctx context.Context, conn net.Conn) {
 // Ask puts one question to the process that runs on dir: state.ErrNotRunning
 // where there is none. The error is of the asking; Answer.Error is the answer's.
 func Ask(ctx context.Context, dir state.Dir, q Request) (Answer, error) {
-	conn, err := dir.Dial(ctx, state.ControlSocket)
+	return askOn(ctx, dir, state.ControlSocket, q)
+}
+
+// AskRelay is Ask for the relay that runs on dir.
+func AskRelay(ctx context.Context, dir state.Dir, q Request) (Answer, error) {
+	return askOn(ctx, dir, state.RelaySocket, q)
+}
+
+func askOn(ctx context.Context, dir state.Dir, socket string, q Request) (Answer, error) {
+	conn, err := dir.Dial(ctx, socket)
 	if err != nil {
 		return Answer{}, err
 	}

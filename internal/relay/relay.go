@@ -365,6 +365,7 @@ func (r *Relay) gauges() meter.Gauges {
 		},
 		Waiting:     r.dials.Count(),
 		ParkedBytes: int(parked.HeldBytes),
+		Addresses:   r.gate.MostOrigins(),
 	}
 }
 

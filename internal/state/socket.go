@@ -40,7 +40,12 @@ func (d Dir) Listen(name string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", full, err)
 	}
 	ln.SetUnlinkOnClose(false)
-	return &socket{UnixListener: ln, path: full}, nil
+	made, err := os.Lstat(full)
+	if err != nil {
+		ln.Close()
+		return nil, fmt.Errorf("listen on %s: %w", full, err)
+	}
+	return &socket{UnixListener: ln, path: full, made: made}, nil
 }
 
 // Dial connects to a socket of the directory. Error: ErrNotRunning where nobody
@@ -65,12 +70,15 @@ func (d Dir) Dial(ctx context.Context, name string) (net.Conn, error) {
 type socket struct {
 	*net.UnixListener
 	path string
+	made os.FileInfo
 }
 
+// Close leaves the file of a process that has taken the place of this one.
 func (s *socket) Close() error {
-	err := s.UnixListener.Close()
-	os.Remove(s.path)
-	return err
+	if now, err := os.Lstat(s.path); err == nil && os.SameFile(s.made, now) {
+		os.Remove(s.path)
+	}
+	return s.UnixListener.Close()
 }
 
 // shorten calls use with a path to full that fits into a socket's address. A

@@ -23,18 +23,19 @@ import (
 
 // The files of a state directory.
 const (
-	StoreFile      = "relay.db"      // the relay's store
-	AgentFile      = "agent.json"    // which relay and machine the agent stands for
-	AgentTokenFile = "agent.token"   // the agent's token
-	DevicesFile    = "devices.json"  // device keys that the agent lets in
-	HostEd25519    = "host_ed25519"  // host keys of the built-in SSH server
-	HostECDSA      = "host_ecdsa"    //
-	DeviceKeyFile  = "device_key"    // this computer's own SSH key
-	MachinesFile   = "machines.json" // machines that this computer is paired with
-	KnownHostsFile = "known_hosts"   // their host keys, for OpenSSH
-	SSHConfigFile  = "ssh_config"    // their Host blocks, for OpenSSH
-	ControlSocket  = "control.sock"  // of the running up or agent
-	UpgradeFile    = "upgrade.json"  // how the last upgrade of a running relay went
+	StoreFile      = "relay.db"           // the relay's store
+	AgentFile      = "agent.json"         // which relay and machine the agent stands for
+	AgentTokenFile = "agent.token"        // the agent's token
+	DevicesFile    = "devices.json"       // device keys that the agent lets in
+	HostEd25519    = "host_ed25519"       // host keys of the built-in SSH server
+	HostECDSA      = "host_ecdsa"         //
+	DeviceKeyFile  = "device_key"         // this computer's own SSH key
+	MachinesFile   = "machines.json"      // machines that this computer is paired with
+	KnownHostsFile = "known_hosts"        // their host keys, for OpenSSH
+	SSHConfigFile  = "ssh_config"         // their Host blocks, for OpenSSH
+	ControlSocket  = "control.sock"       // of the running up or agent
+	RelaySocket    = "relay-control.sock" // of the running relay
+	UpgradeFile    = "upgrade.json"       // how the last upgrade of a running relay went
 	lockFile       = "lock"
 )
 

@@ -26,8 +26,10 @@ import (
 
 	"holdfast/internal/acme"
 	"holdfast/internal/engine"
+	"holdfast/internal/local"
 	"holdfast/internal/relay"
 	"holdfast/internal/relay/handover"
+	"holdfast/internal/state"
 	"holdfast/internal/wsconn"
 )
 
@@ -41,7 +43,10 @@ var ErrInsecureListen = errors.New("beyond this computer, plain http would show 
 // RelayOptions are those of StartRelay.
 type RelayOptions struct {
 	StorePath string // required: the SQLite file
-	Listen    string // required: HOST:PORT, port 0 for any
+	// Dir, locked, gets the socket by which `token list` asks about streams; the
+	// zero Dir means none.
+	Dir    state.Dir
+	Listen string // required: HOST:PORT, port 0 for any
 	// PublicURL is where devices reach the relay; nil means where it listens.
 	PublicURL *url.URL
 	// TLSCert and TLSKey are files; both or none.
@@ -78,6 +83,7 @@ type Relay struct {
 	log     *slog.Logger
 	metrics *http.Server
 	acme    *acme.Manager // nil without ACME
+	socket  *local.Server // nil without a state directory
 	wg      sync.WaitGroup
 	failed  chan error // capacity 1
 }
@@ -178,6 +184,11 @@ func StartRelay(ctx context.Context, o RelayOptions) (_ *Relay, err error) {
 		Keepalive: o.Keepalive, ControlKeepalive: o.Keepalive, Inherited: o.Inherited,
 	}); err != nil {
 		return nil, err
+	}
+	if o.Dir != (state.Dir{}) {
+		if r.socket, err = local.ServeRelay(o.Dir, r.answer, o.Log); err != nil {
+			return nil, err
+		}
 	}
 	if o.MetricsListen != "" {
 		if err := r.serveMetrics(o.MetricsListen, registry); err != nil {
@@ -315,6 +326,9 @@ func (r *Relay) Failed() <-chan error { return r.failed }
 
 // Close ends the relay at once and closes its store.
 func (r *Relay) Close() error {
+	if r.socket != nil {
+		r.socket.Close()
+	}
 	if r.acme != nil {
 		r.acme.Close()
 	}

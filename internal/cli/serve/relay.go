@@ -48,7 +48,7 @@ type relayFlags struct {
 // options are up's, with what comes from elsewhere left empty.
 func (f relayFlags) options(listen string, dir state.Dir, c console.Connection, log *slog.Logger) (up.RelayOptions, error) {
 	o := up.RelayOptions{
-		Listen: listen, TLSCert: f.TLSCert, TLSKey: f.TLSKey,
+		Listen: listen, Dir: dir, TLSCert: f.TLSCert, TLSKey: f.TLSKey,
 		InsecureHTTP: c.InsecureHTTP, MetricsListen: f.MetricsListen, TrustedProxies: f.TrustedProxy,
 		Limits: relay.Limits{
 			Streams: f.MaxStreams, NewStreams: f.MaxNewStreams,

@@ -63,6 +63,7 @@ type Gate struct {
 	handshakes int
 	pending    pending
 	uses       uses
+	origins    origins
 }
 
 // New makes a Gate.
@@ -86,6 +87,7 @@ func New(o Options) (*Gate, error) {
 		failures:   NewWindows[netip.Addr](o.Failures, time.Minute),
 		handshakes: o.Handshakes,
 		pending:    newPending(),
+		origins:    newOrigins(),
 	}, nil
 }
 

@@ -28,6 +28,7 @@ func (g *Gate) Touch(t engine.Token, r *http.Request) {
 	u := engine.Use{At: time.Now()}
 	if from := g.Client(r); from.IsValid() {
 		u.From = from.String()
+		g.origins.note(t.ID, from, u.At)
 	}
 	g.uses.mu.Lock()
 	defer g.uses.mu.Unlock()
@@ -48,12 +49,13 @@ func (g *Gate) Due(now time.Time) bool {
 	return len(u.waits) >= usesMax/2 || len(u.waits) > 0 && now.Sub(u.oldest) >= usesInterval
 }
 
-// Flush writes what waits. A store that fails loses it: it is a convenience.
+// Flush writes what waits, and forgets what is too old to count. A store that fails loses it: it is a convenience.
 func (g *Gate) Flush(ctx context.Context) {
 	g.uses.mu.Lock()
 	batch := g.uses.waits
 	g.uses.waits = nil
 	g.uses.mu.Unlock()
+	g.origins.sweep(time.Now())
 	if len(batch) == 0 {
 		return
 	}

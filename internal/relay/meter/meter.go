@@ -34,6 +34,8 @@ type Gauges struct {
 	Waiting int
 	// ParkedBytes are held for control connections.
 	ParkedBytes int
+	// Addresses is the most that any one token was used from lately.
+	Addresses int
 }
 
 // Meter is a prometheus.Collector, safe for concurrent use.
@@ -45,6 +47,7 @@ type Meter struct {
 	parked  *prometheus.Desc
 	bytes   *prometheus.Desc
 	text    *prometheus.Desc
+	spread  *prometheus.Desc
 
 	dials    *prometheus.HistogramVec
 	refusals *prometheus.CounterVec
@@ -91,6 +94,7 @@ func New(gauges func() Gauges) *Meter {
 		parked:  desc("parked_bytes", "Bytes held for control connections: partial frames and unsent messages."),
 		bytes:   desc("stream_bytes_total", "Payload bytes of streams, by the side that got them.", "to"),
 		text:    desc("text_streams_total", "Streams on which a side sent text frames: older peers, in base64."),
+		spread:  desc("token_addresses_max", "The most addresses that any one token was used from within an hour."),
 		dials: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "dial_seconds", Help: "Dials by outcome and duration.",
 			// From a machine on the same host to the time-out.
@@ -112,7 +116,7 @@ func (m *Meter) vectors() []prometheus.Collector {
 
 // Describe implements prometheus.Collector.
 func (m *Meter) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.sockets, m.waiting, m.parked, m.bytes, m.text} {
+	for _, d := range []*prometheus.Desc{m.sockets, m.waiting, m.parked, m.bytes, m.text, m.spread} {
 		ch <- d
 	}
 	for _, v := range m.vectors() {
@@ -131,6 +135,7 @@ func (m *Meter) Collect(ch chan<- prometheus.Metric) {
 	}
 	send(m.waiting, prometheus.GaugeValue, float64(g.Waiting))
 	send(m.parked, prometheus.GaugeValue, float64(g.ParkedBytes))
+	send(m.spread, prometheus.GaugeValue, float64(g.Addresses))
 	t := m.totals()
 	send(m.bytes, prometheus.CounterValue, float64(t.toAgent), "agent")
 	send(m.bytes, prometheus.CounterValue, float64(t.toDevice), "device")
