@@ -91,7 +91,8 @@ func (r *Relay) exec(state *handover.State, o UpgradeOptions) error {
 func check(ctx context.Context, o UpgradeOptions) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, o.Path, o.Args[1:]...)
+	cmd := exec.CommandContext(ctx, o.Path)
+	cmd.Args = o.Args
 	cmd.Env = append(o.Environ, handover.Env+"="+handover.EnvCheck)
 	cmd.WaitDelay = time.Second
 	var out, errout limited
