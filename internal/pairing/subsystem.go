@@ -64,6 +64,7 @@ const (
 	CodeExpired Code = "expired" // no link is open any more
 	CodeBound   Code = "bound"   // the link belongs to another device's key
 	CodeSyntax  Code = "syntax"  // the request is not one
+	CodeFailed  Code = "failed"  // the machine could not do its part
 )
 
 // Response is the agent's line. Where OK is false only Code and Message count.

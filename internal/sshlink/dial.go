@@ -49,19 +49,16 @@ func (e *HostKeyError) Error() string {
 		e.Got, strings.Join(pinned, " or "))
 }
 
-// transportConfig is what both our roles and every question to a server use:
+// TransportConfig is what both our roles and every question to a server use:
 // hybrid post-quantum key exchange first, authenticated ciphers, and MACs over
 // the ciphertext.
-func transportConfig() ssh.Config {
+func TransportConfig() ssh.Config {
 	return ssh.Config{
 		KeyExchanges: []string{ssh.KeyExchangeMLKEM768X25519, ssh.KeyExchangeCurve25519, ssh.KeyExchangeECDHP256},
 		Ciphers:      []string{ssh.CipherAES256GCM, ssh.CipherAES128GCM, ssh.CipherChaCha20Poly1305, ssh.CipherAES256CTR, ssh.CipherAES128CTR},
 		MACs:         []string{ssh.HMACSHA256ETM, ssh.HMACSHA512ETM},
 	}
 }
-
-// TransportConfig is the choice of algorithms, for package sshserver.
-func TransportConfig() ssh.Config { return transportConfig() }
 
 // Options of Dial.
 type Options struct {
@@ -141,7 +138,7 @@ func handshake(ctx context.Context, conn net.Conn, user string, pinned []pairing
 	watched := &watchedConn{Conn: conn}
 	var shown pairing.Key
 	config := &ssh.ClientConfig{
-		Config:            transportConfig(),
+		Config:            TransportConfig(),
 		User:              user,
 		ClientVersion:     clientVersion,
 		HostKeyAlgorithms: HostKeyAlgorithms(pinned),

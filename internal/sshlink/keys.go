@@ -1,7 +1,7 @@
 // Package sshlink is the device's side of SSH: it dials over a connection that
 // somebody else made, with pinned host keys, pairs a device with a machine, and
 // asks a server questions (its banner, its host keys, whether it would let a
-// key in). It keeps the device's key file and formats keys for OpenSSH.
+// key in). It keeps the device's key file.
 //
 // It never trusts a host key at first sight, never offers a password, and makes
 // no network connection of its own.
@@ -63,10 +63,6 @@ func toSSH(k pairing.Key) (ssh.PublicKey, error) {
 	}
 	return p, nil
 }
-
-// KnownHostsLine is one line of a known_hosts file, without the newline. alias
-// must be a name without spaces, commas and pattern characters.
-func KnownHostsLine(alias string, k pairing.Key) string { return alias + " " + k.Line() }
 
 // HostKeyAlgorithms lists the signature algorithms by which a server can prove
 // one of keys, for HostKeyAlgorithms of ssh_config and for our own handshakes:
@@ -146,8 +142,9 @@ func LoadKey(path string) (*Key, error) {
 }
 
 // LoadOrCreateKey reads the private key at path, or makes one of type typ
-// (pairing.TypeEd25519 or pairing.TypeP256) there with mode 0600. Two processes that make it
-// at once end up with the same key. A key of another type is an error.
+// (pairing.TypeEd25519 or pairing.TypeP256) there with mode 0600. Two processes
+// that make it at once end up with the same key. A key of another type is an
+// error.
 func LoadOrCreateKey(path, typ string) (*Key, error) {
 	k, err := LoadKey(path)
 	if errors.Is(err, fs.ErrNotExist) {

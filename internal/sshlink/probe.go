@@ -90,7 +90,7 @@ func readHostKey(ctx context.Context, dial func(context.Context) (net.Conn, erro
 	defer stop()
 	var shown pairing.Key
 	_, _, _, err = ssh.NewClientConn(conn, "", &ssh.ClientConfig{
-		Config:            transportConfig(),
+		Config:            TransportConfig(),
 		User:              defaultUser,
 		ClientVersion:     clientVersion,
 		HostKeyAlgorithms: algorithms,

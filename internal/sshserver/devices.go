@@ -19,7 +19,6 @@ import (
 )
 
 const (
-	devicesFile = "devices.json"
 	// devicesVersion is the version of the file's form.
 	devicesVersion = 1
 	// maxDevices bounds what pairing can add: a person has ten devices, a
@@ -75,7 +74,7 @@ type DeviceKeys struct {
 // OpenDeviceKeys reads the devices of a state directory; a missing file means
 // none. Only one process may hold a state directory.
 func OpenDeviceKeys(dir string) (*DeviceKeys, error) {
-	d := &DeviceKeys{path: filepath.Join(dir, devicesFile)}
+	d := &DeviceKeys{path: filepath.Join(dir, state.DevicesFile)}
 	info, err := os.Stat(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return d, nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/internal/pairing"
+	"holdfast/internal/state"
 )
 
 func TestADamagedDeviceFileIsKeptAndSaid(t *testing.T) {
@@ -31,7 +32,7 @@ func TestADamagedDeviceFileIsKeptAndSaid(t *testing.T) {
 		"huge":          `{"v":1,"devices":[]}` + strings.Repeat(" ", maxDevicesBytes),
 	} {
 		dir := t.TempDir()
-		file := filepath.Join(dir, devicesFile)
+		file := filepath.Join(dir, state.DevicesFile)
 		must(t, os.WriteFile(file, []byte(text), 0o600))
 		if d, err := OpenDeviceKeys(dir); err == nil || !strings.Contains(err.Error(), file) {
 			t.Errorf("%s: %+v, %v, want an error that names the file", name, d, err)
@@ -41,7 +42,7 @@ func TestADamagedDeviceFileIsKeptAndSaid(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, devicesFile), []byte(`{"v":1,"devices":[`+entry+`]}`), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, state.DevicesFile), []byte(`{"v":1,"devices":[`+entry+`]}`), 0o600))
 	d, err := OpenDeviceKeys(dir)
 	must(t, err)
 	if _, ok := d.ByKey(k.Public()); !ok {
@@ -51,7 +52,7 @@ func TestADamagedDeviceFileIsKeptAndSaid(t *testing.T) {
 
 func TestADeviceFileThatOthersWriteIsRefused(t *testing.T) {
 	dir := t.TempDir()
-	file := filepath.Join(dir, devicesFile)
+	file := filepath.Join(dir, state.DevicesFile)
 	must(t, os.WriteFile(file, []byte(`{"v":1,"devices":[]}`), 0o600))
 	must(t, os.Chmod(file, 0o666))
 	if _, err := OpenDeviceKeys(dir); err == nil || !strings.Contains(err.Error(), "chmod 600") {
@@ -79,7 +80,7 @@ func TestDeviceKeys(t *testing.T) {
 			t.Errorf("id %q became %q", id, dev.ID)
 		}
 	}
-	if info, err := os.Stat(filepath.Join(dir, devicesFile)); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(filepath.Join(dir, state.DevicesFile)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("file: %v, %v", info.Mode(), err)
 	}
 	must(t, d.touch(a.Public(), now.Add(time.Hour)))

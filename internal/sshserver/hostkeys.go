@@ -11,12 +11,13 @@ import (
 
 	"holdfast/internal/pairing"
 	"holdfast/internal/sshlink"
+	"holdfast/internal/state"
 )
 
 // hostKeyFiles are the host keys by file name, best type first.
 var hostKeyFiles = []struct{ name, kind string }{
-	{"host_ed25519", pairing.TypeEd25519},
-	{"host_ecdsa", pairing.TypeP256},
+	{state.HostEd25519, pairing.TypeEd25519},
+	{state.HostECDSA, pairing.TypeP256},
 }
 
 // nextSuffix marks a key that will take the place of the one in use. It is

@@ -13,9 +13,6 @@ import (
 // requestGrace bounds the wait for the device's line, which it sends at once.
 const requestGrace = 15 * time.Second
 
-// codeFailed says that the machine could not do its part.
-const codeFailed pairing.Code = "failed"
-
 // pair serves the `pair` subsystem: one line each way.
 func (l *live) pair(ch ssh.Channel) {
 	grace := time.AfterFunc(requestGrace, func() { ch.Close() })
@@ -57,7 +54,7 @@ func (l *live) tryPair(req pairing.Request) pairing.Response {
 		if errors.Is(err, ErrTooManyDevices) {
 			message = err.Error()
 		}
-		return pairing.Response{Code: codeFailed, Message: message}
+		return pairing.Response{Code: pairing.CodeFailed, Message: message}
 	}
 	answer := pairing.Response{OK: true, Machine: s.o.Machine, User: s.account.Name, Shell: !s.o.ShellOff}
 	if s.o.SSHD != "" {

@@ -36,7 +36,7 @@ func newOpenSSH(t *testing.T, m *machine, extra ...string) *openSSH {
 	host, port, err := net.SplitHostPort(m.addr)
 	must(t, err)
 	pins := m.o.HostKeys.Public()[:1]
-	must(t, os.WriteFile(c.known, []byte(sshlink.KnownHostsLine("mini.ssh.holdfast", pins[0])+"\n"), 0o600))
+	must(t, os.WriteFile(c.known, []byte("mini.ssh.holdfast "+pins[0].Line()+"\n"), 0o600))
 	lines := append([]string{
 		"Host mini", "HostName " + host, "Port " + port, "User anybody", "IdentityFile " + key, "IdentitiesOnly yes",
 		"IdentityAgent none", "UserKnownHostsFile " + c.known, "GlobalKnownHostsFile /dev/null", "HostKeyAlias mini.ssh.holdfast",
@@ -184,7 +184,7 @@ func TestOpenSSHStopsAtAnotherHostKey(t *testing.T) {
 	m := newMachine(t, nil)
 	c := newOpenSSH(t, m)
 	other, _ := newDeviceKey(t)
-	must(t, os.WriteFile(c.known, []byte(sshlink.KnownHostsLine("mini.ssh.holdfast", other.Public())+"\n"), 0o600))
+	must(t, os.WriteFile(c.known, []byte("mini.ssh.holdfast "+other.Public().Line()+"\n"), 0o600))
 	_, errOut, err := c.output("ssh", "mini", "true")
 	if err == nil || !strings.Contains(errOut, "Host key verification failed") {
 		t.Errorf("%v, %s", err, errOut)
