@@ -110,7 +110,7 @@ func (c *Machines) printAll(a *console.App, lines []machineLine) error {
 	return nil
 }
 
-// relayAccount is one account at one relay, and the token to ask with.
+// relayAccount is one account at one relay.
 type relayAccount struct{ relay, account string }
 
 // collect asks every relay that this computer is paired through, and, on a
