@@ -199,7 +199,7 @@ func TestPlannedRestartWith2000Agents(t *testing.T) {
 // reported; that nobody comes back all at once, and everybody comes, is checked.
 func TestKillAndFlap(t *testing.T) {
 	n := 400
-	if long {
+	if long() {
 		n = 2000
 	}
 	for _, what := range []string{"relay killed, back after 5 s", "network gone for 20 s"} {
@@ -258,7 +258,7 @@ func TestNobodyBacksOffToZeroBecauseOfACleanClose(t *testing.T) {
 }
 
 func TestPlannedRestartOnLoopback(t *testing.T) {
-	if !long {
+	if !long() {
 		t.Skip("takes a minute of real time: HOLDFAST_LONG=1")
 	}
 	h, err := newHerd(&onLoopback{}, 300)

@@ -688,7 +688,11 @@ func TestMatrixInMemory(t *testing.T) {
 	for _, c := range cells() {
 		t.Run(c.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				got, err := c.run(inMemory{memnet.New()}, time.Hour)
+				watch := 10 * time.Minute // 24 times as long as a data connection is judged
+				if c.moment == readerStopped {
+					watch = time.Hour
+				}
+				got, err := c.run(inMemory{memnet.New()}, watch)
 				c.note(0, got)
 				if err != nil {
 					t.Errorf("%v (%+v)", err, got)
@@ -706,7 +710,7 @@ func TestMatrixInMemory(t *testing.T) {
 // verdicts that take longer than half a minute are left to the long tests.
 func TestMatrixOnLoopback(t *testing.T) {
 	watch := 28 * time.Second
-	if long {
+	if long() {
 		watch = 2 * time.Minute
 	}
 	type report struct {
@@ -718,7 +722,7 @@ func TestMatrixOnLoopback(t *testing.T) {
 	var wait sync.WaitGroup
 	places := make(chan struct{}, 150) // about 25 descriptors each
 	for i, c := range list {
-		if !long && (c.at > 30*time.Second || c.moment == slowMessage || c.link == control && c.moment == midFrame) {
+		if !long() && (c.at > 30*time.Second || c.moment == slowMessage || c.link == control && c.moment == midFrame) {
 			continue
 		}
 		wait.Go(func() {

@@ -163,7 +163,7 @@ func TestStoppedRelayIsNoticed(t *testing.T) {
 	if took := time.Since(began); err == nil || took > 10*time.Second+4*time.Second {
 		t.Errorf("a dial to it: %v after %v, want an error after 10 s", err, took)
 	}
-	if long {
+	if long() {
 		// Longer than the relay's own reaping, too: it must hear the agent first.
 		if err := w.waitUntil("the agent has noticed", 110*time.Second, func() bool { return len(events.since(stopped, lost)) > 0 }); err != nil {
 			t.Error(err)
@@ -186,7 +186,7 @@ func TestStoppedRelayIsNoticed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("a device got in %v after SIGCONT", time.Since(woke).Round(time.Millisecond))
-	if !long {
+	if !long() {
 		if over := events.since(stopped, lost); len(over) > 0 {
 			t.Errorf("a stop of 15 s cost the agent its control connection: %+v", over)
 		}
