@@ -49,8 +49,12 @@ const (
 	// answerTimeout bounds a question altogether. The relay proves machines for
 	// a list, which takes ten seconds for one that does not answer.
 	answerTimeout = 30 * time.Second
-	// maxConns bounds the questions at a time. A person asks one.
+	// maxConns bounds the questions at a time. A person asks one; what comes
+	// beyond waits in the socket's backlog.
 	maxConns = 32
+	// acceptRetry is how soon a socket that could not accept tries again: a
+	// process without a free descriptor gets one when a connection ends.
+	acceptRetry = 100 * time.Millisecond
 )
 
 // Request is one question.
@@ -117,10 +121,14 @@ func serveOn(dir state.Dir, socket string, handle Handler, log *slog.Logger) (*S
 	if err != nil {
 		return nil, err
 	}
+	return serveListener(ln, handle, log), nil
+}
+
+func serveListener(ln net.Listener, handle Handler, log *slog.Logger) *Server {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Server{ln: ln, handle: handle, log: log, cancel: cancel, slots: make(chan struct{}, maxConns)}
 	s.wg.Go(func() { s.accept(ctx) }) // stopped and waited for by Close
-	return s, nil
+	return s
 }
 
 // Close stops answering, interrupts what is being answered and removes the
@@ -134,17 +142,22 @@ func (s *Server) Close() error {
 
 func (s *Server) accept(ctx context.Context) {
 	for {
-		conn, err := s.ln.Accept()
-		if err != nil {
-			if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
-				s.log.Error("the local socket has ended", "err", err)
-			}
-			return
-		}
 		select {
 		case s.slots <- struct{}{}:
-		default:
-			conn.Close()
+		case <-ctx.Done():
+			return
+		}
+		conn, err := s.ln.Accept()
+		if err != nil {
+			<-s.slots
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			s.log.Warn("the local socket accepts nothing for now", "err", err)
+			select {
+			case <-time.After(acceptRetry):
+			case <-ctx.Done():
+			}
 			continue
 		}
 		// Ends with the question, at the latest after answerTimeout or when Close

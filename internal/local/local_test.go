@@ -6,7 +6,11 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -127,4 +131,66 @@ func TestCloseInterrupts(t *testing.T) {
 	if err := <-asked; err == nil {
 		t.Error("the question was answered although its server was closed")
 	}
+}
+
+// tired is a listener whose first Accepts fail as in a process that has no
+// descriptor left.
+type tired struct {
+	net.Listener
+	left atomic.Int32
+}
+
+func (l *tired) Accept() (net.Conn, error) {
+	if l.left.Add(-1) >= 0 {
+		return nil, &net.OpError{Op: "accept", Net: "unix", Err: syscall.EMFILE}
+	}
+	return l.Listener.Accept()
+}
+
+func TestTheSocketOutlivesAShortageOfDescriptors(t *testing.T) {
+	dir, err := state.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := dir.Listen(state.ControlSocket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &tired{Listener: ln}
+	l.left.Store(2)
+	s := serveListener(l, func(context.Context, Request) Answer { return Answer{Link: "here"} }, slog.New(slog.DiscardHandler))
+	defer s.Close()
+	if a, err := Ask(t.Context(), dir, Request{Op: OpPair}); err != nil || a.Link != "here" {
+		t.Errorf("got %+v, %v", a, err)
+	}
+}
+
+// Whoever comes while all places are taken waits, and is not turned away.
+func TestQuestionsBeyondTheLimitWait(t *testing.T) {
+	free := make(chan struct{})
+	dir := serve(t, func(ctx context.Context, q Request) Answer {
+		if q.Op == OpDevices {
+			select {
+			case <-free:
+			case <-ctx.Done():
+			}
+		}
+		return Answer{Link: "here"}
+	})
+	var wg sync.WaitGroup
+	ask := func(op Op) {
+		wg.Go(func() {
+			if a, err := Ask(t.Context(), dir, Request{Op: op}); err != nil || a.Link != "here" {
+				t.Errorf("%s: %+v, %v", op, a, err)
+			}
+		})
+	}
+	for range maxConns {
+		ask(OpDevices)
+	}
+	for range maxConns {
+		ask(OpPair)
+	}
+	time.AfterFunc(200*time.Millisecond, func() { close(free) })
+	wg.Wait()
 }
