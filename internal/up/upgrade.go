@@ -80,6 +80,7 @@ func (r *Relay) exec(state *handover.State, o UpgradeOptions) error {
 		return err
 	}
 	keep := append(state.Descriptors(), fd)
+	r.log.Info("sockets stand still", "controls", len(state.Controls), "streams", len(state.Streams), "took", time.Since(state.Began))
 	if err = handover.Keep(keep, true); err == nil {
 		err = handover.Exec(o.Path, o.Args, append(o.Environ, handover.EnvOf(fd)))
 	}

@@ -78,6 +78,9 @@ func (u *upgrades) inherit(o *up.RelayOptions) (done bool, err error) {
 		return true, json.NewEncoder(u.app.Out).Encode(handover.Answer{Handover: handover.Version, Program: u.app.Version})
 	}
 	o.Inherited, err = handover.Open(u.app.Inherited)
+	if err == nil {
+		u.log.Info("read what the former process left", "took", time.Since(o.Inherited.Began))
+	}
 	return false, err
 }
 
