@@ -300,6 +300,11 @@ func TestCloseCodeVectors(t *testing.T) {
 			t.Errorf("%q: %v, %v", r.Reason, after, ok)
 		}
 	}
+	for d, want := range map[time.Duration]time.Duration{0: 0, 1500 * time.Millisecond: 1500 * time.Millisecond, MaxPeerDelay: MaxPeerDelay, -time.Second: 0} {
+		if after, ok := RestartDelay(RestartReason(d)); !ok || after != want {
+			t.Errorf("%v comes back as %v, %v", d, after, ok)
+		}
+	}
 	for _, a := range doc.Answers {
 		if got := CodeOfRefusal(a.Status, a.Ours); got != a.Code {
 			t.Errorf("status %d, ours %v: %d, want %d", a.Status, a.Ours, got, a.Code)

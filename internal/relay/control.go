@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/engine"
 	"holdfast/internal/frame"
+	"holdfast/internal/liveness"
 	"holdfast/internal/park"
 	"holdfast/internal/relay/axes"
 	"holdfast/internal/relay/gate"
@@ -186,7 +187,7 @@ func (r *Relay) serveAgent(w http.ResponseWriter, req *http.Request, hs handshak
 	pc, err := r.controls.lot.Park(conn, head, c)
 	if err != nil {
 		c.forget()
-		r.own(conn, func() { handshake.Farewell(conn, wire.CloseRestart, wire.RestartReason(0)) })
+		r.own(conn, func() { handshake.Farewell(conn, wire.CloseRestart, liveness.RestartReason(0)) })
 		return nil
 	}
 	pc.ExpireAfter(reapAfter)
@@ -207,7 +208,7 @@ func (r *Relay) hold(c *control, epoch uint64, instance wire.Instance) {
 		c.End(wire.CloseReplaced, wire.ReplacedReason(r.winner(k)))
 	case err != nil:
 		r.log.Error("hold a machine", "account", k.Account, "machine", k.Machine, "err", err)
-		c.End(wire.CloseRestart, wire.RestartReason(time.Second))
+		c.End(wire.CloseRestart, liveness.RestartReason(time.Second))
 	}
 	if old, ok := before.(*control); ok {
 		// It lost the name in Hold; the rest goes on in the background.
@@ -332,7 +333,7 @@ func (c *control) pong() {
 		return
 	}
 	// If it was replaced, End was called with 4409 and this does nothing.
-	c.End(wire.CloseRestart, wire.RestartReason(0))
+	c.End(wire.CloseRestart, liveness.RestartReason(0))
 }
 
 // End implements axes.Ender: the name is lost at once, the rest takes its time.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine"
+	"holdfast/internal/liveness"
 	"holdfast/internal/relay/axes"
 	"holdfast/internal/wire"
 )
@@ -57,7 +58,7 @@ func (r *Relay) farewell(agents, others []*axes.Member) {
 		// One that cannot be told learns it from the close frame.
 		_ = m.Self().(*control).Deliver(wire.Message{Op: wire.OpDrain, AfterMs: delays[i].Milliseconds()})
 	}
-	left := func(d time.Duration) string { return wire.RestartReason(d - time.Since(began)) }
+	left := func(d time.Duration) string { return liveness.RestartReason(d - time.Since(began)) }
 	for i, m := range agents {
 		m.Self().End(wire.CloseRestart, left(delays[i]))
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"holdfast/internal/liveness"
 	"holdfast/internal/wire"
 )
 
@@ -51,7 +52,7 @@ func TestDrain(t *testing.T) {
 			t.Fatalf("agent %d got %+v", i, m)
 		}
 		ce := closeOf(t, a.ws, 5*time.Second)
-		after, ok := wire.RestartAfter(ce.Reason)
+		after, ok := liveness.RestartDelay(ce.Reason)
 		if ce.Code != 1012 || !ok {
 			t.Fatalf("agent %d was closed %d %q", i, ce.Code, ce.Reason)
 		}

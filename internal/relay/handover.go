@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine"
+	"holdfast/internal/liveness"
 	"holdfast/internal/park"
 	"holdfast/internal/pump"
 	"holdfast/internal/relay/axes"
@@ -171,7 +172,7 @@ func (r *Relay) Thaw() {
 		ended, conn := c.ended, c.conn
 		c.mu.Unlock()
 		if ended && conn != nil { // meanwhile, when its socket heeded nothing
-			conn.Close(wire.CloseRestart, wire.RestartReason(0))
+			conn.Close(wire.CloseRestart, liveness.RestartReason(0))
 		}
 	}
 }

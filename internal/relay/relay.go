@@ -27,6 +27,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/internal/engine"
+	"holdfast/internal/liveness"
 	"holdfast/internal/park"
 	"holdfast/internal/relay/axes"
 	"holdfast/internal/relay/changes"
@@ -475,7 +476,7 @@ func (r *Relay) Close() error {
 		r.draining.Store(true)
 		_ = r.server.Close() // ends Serve and requests; hijacked connections are ours
 		for role := range axes.Roles {
-			axes.EndAll(r.axes.OfRole(role), wire.CloseRestart, wire.RestartReason(0))
+			axes.EndAll(r.axes.OfRole(role), wire.CloseRestart, liveness.RestartReason(0))
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), wire.DrainTimeout)
 		defer cancel()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine"
+	"holdfast/internal/liveness"
 	"holdfast/internal/pump"
 	"holdfast/internal/relay/axes"
 	"holdfast/internal/relay/gate"
@@ -238,7 +239,7 @@ func (s *stream) await(conn net.Conn, head []byte, d *waiting.Dial, device strin
 	case <-ctx.Done():
 		early.Stop()
 		if r.ctx.Err() != nil {
-			return end(meter.DialStopped, wire.CloseRestart, wire.RestartReason(0))
+			return end(meter.DialStopped, wire.CloseRestart, liveness.RestartReason(0))
 		}
 		return end(meter.DialTimeout, wire.CloseNoDialBack, "the machine did not dial back within "+wire.DialTimeout.String())
 	}

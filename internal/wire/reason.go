@@ -1,10 +1,6 @@
 package wire
 
-import (
-	"strconv"
-	"strings"
-	"time"
-)
+import "strings"
 
 // ReasonOffline is the reason that goes with CloseTryLater.
 const ReasonOffline = "machine agent offline"
@@ -12,12 +8,7 @@ const ReasonOffline = "machine agent offline"
 const (
 	replacedPrefix = "replaced by instance "
 	replacedOlder  = "replaced by a newer connection"
-	restartPrefix  = "restart after="
 )
-
-// maxRestartAfter bounds the delay that a peer is believed: a typing mistake on
-// the relay's side must not send its agents away for a day.
-const maxRestartAfter = 10 * time.Minute
 
 // ReplacedReason is the reason that goes with CloseReplaced: it names the
 // instance that won. An empty winner is an older agent, which has no name.
@@ -40,24 +31,4 @@ func ReplacedBy(reason string) Instance {
 		return ""
 	}
 	return in
-}
-
-// RestartReason is the reason that goes with CloseRestart: come back after that
-// delay. Negative counts as zero.
-func RestartReason(after time.Duration) string {
-	return restartPrefix + strconv.FormatInt(max(after, 0).Milliseconds(), 10)
-}
-
-// RestartAfter reads the delay out of the reason of a CloseRestart. It is false
-// where the reason has none; a delay over ten minutes is cut to that.
-func RestartAfter(reason string) (time.Duration, bool) {
-	rest, ok := strings.CutPrefix(reason, restartPrefix)
-	if !ok {
-		return 0, false
-	}
-	ms, err := strconv.ParseUint(rest, 10, 32)
-	if err != nil {
-		return 0, false
-	}
-	return min(time.Duration(ms)*time.Millisecond, maxRestartAfter), true
 }

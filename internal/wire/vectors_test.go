@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"testing"
-	"time"
 )
 
 // vectors reads the cases of testdata/vectors/wire, which other languages run
@@ -280,14 +279,9 @@ func TestRouteVectors(t *testing.T) {
 
 func TestCloseReasonVectors(t *testing.T) {
 	for _, c := range vectors[struct {
-		Reason    string   `json:"reason"`
-		RestartMs *int64   `json:"restartMs"`
-		Winner    Instance `json:"winner"`
+		Reason string   `json:"reason"`
+		Winner Instance `json:"winner"`
 	}](t, "closereasons") {
-		after, ok := RestartAfter(c.Reason)
-		if ok != (c.RestartMs != nil) || ok && after != time.Duration(*c.RestartMs)*time.Millisecond {
-			t.Errorf("%q: %v, %v", c.Reason, after, ok)
-		}
 		if got := ReplacedBy(c.Reason); got != c.Winner {
 			t.Errorf("%q names %q, want %q", c.Reason, got, c.Winner)
 		}

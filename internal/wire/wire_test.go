@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 )
 
@@ -132,14 +131,6 @@ func TestRefuseCode(t *testing.T) {
 }
 
 func TestReasonsComeBack(t *testing.T) {
-	for _, d := range []time.Duration{0, time.Millisecond, 1500 * time.Millisecond, 10 * time.Minute} {
-		if got, ok := RestartAfter(RestartReason(d)); !ok || got != d {
-			t.Errorf("%v comes back as %v, %v", d, got, ok)
-		}
-	}
-	if got, ok := RestartAfter(RestartReason(-time.Second)); !ok || got != 0 {
-		t.Errorf("a negative delay comes back as %v, %v", got, ok)
-	}
 	longest := Instance(strings.Repeat("a", maxInstanceBytes))
 	for _, in := range []Instance{NewInstance(), longest, ""} {
 		reason := ReplacedReason(in)
