@@ -54,8 +54,7 @@ func (r *Relay) accept(w http.ResponseWriter, req *http.Request, protocol string
 // failure turns an error of the store or router that a route got into its
 // refusal.
 func (r *Relay) failure(doing string, err error) *gate.Refusal {
-	switch {
-	case errors.Is(err, engine.ErrNotFound), errors.Is(err, engine.ErrBoundElsewhere):
+	if errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrBoundElsewhere) {
 		return gate.NotAllowed()
 	}
 	return r.gate.Unavailable(doing, err)

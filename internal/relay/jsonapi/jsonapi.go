@@ -9,7 +9,6 @@ package jsonapi
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -247,9 +246,9 @@ func (a *API) openPairing(w http.ResponseWriter, c call) *gate.Refusal {
 	if ref := read(c, &in); ref != nil {
 		return ref
 	}
-	hash, err := decode32(in.Hash)
+	hash, err := parseHash(in.Hash)
 	if err != nil {
-		return gate.Refuse(http.StatusBadRequest, wire.RefusalSyntax, "hash: "+err.Error())
+		return syntax(err)
 	}
 	if in.TTLSeconds < 0 || in.TTLSeconds > int(wire.MaxPairingTTL/time.Second) {
 		return syntax(account.ErrTTL)
@@ -280,9 +279,9 @@ func syntax(err error) *gate.Refusal {
 // closePairing asks for no more than the account's token: whoever knows the
 // hash made the secret or holds the link.
 func (a *API) closePairing(w http.ResponseWriter, c call) *gate.Refusal {
-	hash, err := decode32(c.rest)
+	hash, err := parseHash(c.rest)
 	if err != nil {
-		return gate.Refuse(http.StatusBadRequest, wire.RefusalPath, "hash: "+err.Error())
+		return gate.Refuse(http.StatusBadRequest, wire.RefusalPath, err.Error())
 	}
 	if err := a.Store.RemovePairing(c.Context(), hash); err != nil && !errors.Is(err, engine.ErrNotFound) {
 		return a.Gate.Unavailable("close a pairing", err)
@@ -348,10 +347,5 @@ func read(c call, into any) *gate.Refusal {
 	return nil
 }
 
-func decode32(s string) (out [32]byte, err error) {
-	b, err := base64.RawURLEncoding.Strict().DecodeString(strings.TrimRight(s, "="))
-	if err != nil || len(b) != len(out) {
-		return out, errors.New("must be 32 bytes of base64url")
-	}
-	return [32]byte(b), nil
-}
+// parseHash also takes the padding that some encoders add.
+func parseHash(s string) ([32]byte, error) { return pairing.ParseHash(strings.TrimSuffix(s, "=")) }
