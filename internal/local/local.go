@@ -141,6 +141,7 @@ func (s *Server) Close() error {
 }
 
 func (s *Server) accept(ctx context.Context) {
+	tired := false // it was said already
 	for {
 		select {
 		case s.slots <- struct{}{}:
@@ -153,13 +154,17 @@ func (s *Server) accept(ctx context.Context) {
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return
 			}
-			s.log.Warn("the local socket accepts nothing for now", "err", err)
+			if !tired {
+				s.log.Warn("the local socket accepts nothing for now", "err", err)
+			}
+			tired = true
 			select {
 			case <-time.After(acceptRetry):
 			case <-ctx.Done():
 			}
 			continue
 		}
+		tired = false
 		// Ends with the question, at the latest after answerTimeout or when Close
 		// cancels ctx; Close waits.
 		s.wg.Go(func() {
