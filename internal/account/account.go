@@ -190,19 +190,11 @@ func (a *Accounts) prepare(r Request) (engine.Token, error) {
 // stamp is now as a store gives it back: in UTC, with microseconds.
 func (a *Accounts) stamp() time.Time { return a.now().UTC().Truncate(time.Microsecond) }
 
-// Verify finds the token with this text. Errors: ErrUnknown, ErrRevoked,
+// Verify finds the token with this hash. Errors: ErrUnknown, ErrRevoked,
 // ErrExpired (these two with the token in the result), or the store's failure.
-// It costs one look-up by hash whatever the answer: how long it takes says
-// nothing about a token's text.
-func (a *Accounts) Verify(ctx context.Context, text wire.Token) (engine.Token, error) {
-	if text.IsZero() {
-		return engine.Token{}, ErrUnknown
-	}
-	return a.VerifyHash(ctx, text.Hash())
-}
-
-// VerifyHash is Verify for who kept only the hash, to ask again.
-func (a *Accounts) VerifyHash(ctx context.Context, hash [32]byte) (engine.Token, error) {
+// It costs one look-up whatever the answer: how long it takes says nothing about
+// a token's text.
+func (a *Accounts) Verify(ctx context.Context, hash [32]byte) (engine.Token, error) {
 	t, err := a.store.TokenByHash(ctx, hash)
 	switch {
 	case errors.Is(err, engine.ErrNotFound):
@@ -214,6 +206,7 @@ func (a *Accounts) VerifyHash(ctx context.Context, hash [32]byte) (engine.Token,
 }
 
 // State says whether a token is good at now: nil, ErrRevoked or ErrExpired.
+// Revoked comes first: it is what somebody did.
 func State(t engine.Token, now time.Time) error {
 	switch {
 	case !t.Revoked.IsZero():

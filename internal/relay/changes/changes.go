@@ -14,9 +14,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/account"
 	"holdfast/internal/engine"
 	"holdfast/internal/relay/axes"
-	"holdfast/internal/relay/gate"
 	"holdfast/internal/wire"
 )
 
@@ -130,7 +130,7 @@ func (f *Follower) resync(ctx context.Context) error {
 		}
 		good, there := make(map[string]bool, len(tokens)), make(map[wire.MachineID]bool, len(machines))
 		for _, t := range tokens {
-			good[t.ID] = gate.State(t, time.Now()) == ""
+			good[t.ID] = account.State(t, time.Now()) == nil
 		}
 		for _, m := range machines {
 			there[m.Machine] = true

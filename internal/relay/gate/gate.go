@@ -21,6 +21,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/account"
 	"holdfast/internal/engine"
 	"holdfast/internal/wire"
 )
@@ -57,6 +58,7 @@ type Options struct {
 // Gate is safe for concurrent use.
 type Gate struct {
 	store      engine.Store
+	accounts   *account.Accounts
 	log        *slog.Logger
 	proxies    []netip.Prefix
 	failures   *Windows[netip.Addr]
@@ -80,8 +82,13 @@ func New(o Options) (*Gate, error) {
 	if o.Handshakes == 0 {
 		o.Handshakes = DefaultHandshakes
 	}
+	accounts, err := account.New(account.Options{Store: o.Store})
+	if err != nil {
+		return nil, fmt.Errorf("gate: %w", err)
+	}
 	return &Gate{
 		store:      o.Store,
+		accounts:   accounts,
 		log:        o.Log,
 		proxies:    o.TrustedProxies,
 		failures:   NewWindows[netip.Addr](o.Failures, time.Minute),
@@ -106,17 +113,15 @@ func (g *Gate) Token(r *http.Request) (engine.Token, *Refusal) {
 	case err != nil:
 		return engine.Token{}, Refuse(http.StatusBadRequest, wire.RefusalSyntax, err.Error())
 	}
-	t, err := g.lookUp(r.Context(), bearer.Hash())
-	if errors.Is(err, engine.ErrNotFound) {
-		return engine.Token{}, g.Fail(r, wire.RefusalTokenUnknown, "this token is unknown here: make a new one, or pair again")
-	}
-	if err != nil {
-		return engine.Token{}, g.Unavailable("look up a token", err)
-	}
-	switch code := State(t, time.Now()); code {
-	case "":
+	t, code, err := g.verify(r.Context(), bearer.Hash())
+	switch {
+	case err != nil:
+		return engine.Token{}, g.Unavailable("let a request in", err)
+	case code == "":
 		return t, nil
-	case wire.RefusalTokenRevoked:
+	case code == wire.RefusalTokenUnknown:
+		return engine.Token{}, g.Fail(r, code, "this token is unknown here: make a new one, or pair again")
+	case code == wire.RefusalTokenRevoked:
 		return engine.Token{}, g.Fail(r, code, "this token was revoked: make a new one, or pair again")
 	default:
 		return engine.Token{}, g.Fail(r, code, "this token has expired: make a new one, or pair again")
@@ -142,35 +147,31 @@ func Query(r *http.Request) *Refusal {
 // registry, so that a revocation in between is not missed. The code is empty if
 // the token is as good as before.
 func (g *Gate) Recheck(ctx context.Context, t engine.Token) (wire.Refusal, error) {
-	now, err := g.lookUp(ctx, t.Hash)
-	if errors.Is(err, engine.ErrNotFound) {
-		return wire.RefusalTokenUnknown, nil
-	}
-	if err != nil {
+	now, code, err := g.verify(ctx, t.Hash)
+	switch {
+	case err != nil:
 		return "", fmt.Errorf("check a token again: %w", err)
-	}
-	if now.ID != t.ID || now.Account != t.Account {
+	case code == "" && (now.ID != t.ID || now.Account != t.Account):
 		return wire.RefusalTokenUnknown, nil
 	}
-	return State(now, time.Now()), nil
+	return code, nil
 }
 
-func (g *Gate) lookUp(ctx context.Context, hash [32]byte) (engine.Token, error) {
+// verify asks the store about a token. The code says why it is not good; err is
+// the store's failure.
+func (g *Gate) verify(ctx context.Context, hash [32]byte) (engine.Token, wire.Refusal, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	return g.store.TokenByHash(ctx, hash)
-}
-
-// State says why a token is not good at that time, or nothing. Revoked comes
-// first: it is what somebody did.
-func State(t engine.Token, now time.Time) wire.Refusal {
+	t, err := g.accounts.Verify(ctx, hash)
 	switch {
-	case !t.Revoked.IsZero():
-		return wire.RefusalTokenRevoked
-	case !t.Expires.IsZero() && !now.Before(t.Expires):
-		return wire.RefusalTokenExpired
+	case errors.Is(err, account.ErrUnknown):
+		return t, wire.RefusalTokenUnknown, nil
+	case errors.Is(err, account.ErrRevoked):
+		return t, wire.RefusalTokenRevoked, nil
+	case errors.Is(err, account.ErrExpired):
+		return t, wire.RefusalTokenExpired, nil
 	}
-	return ""
+	return t, "", err
 }
 
 // Fail counts a failed authentication of the request's address and gives its

@@ -106,19 +106,6 @@ func TestClient(t *testing.T) {
 	}
 }
 
-func TestState(t *testing.T) {
-	now := time.Now()
-	for want, tok := range map[wire.Refusal]engine.Token{
-		"":                       {Expires: now.Add(time.Second)},
-		wire.RefusalTokenExpired: {Expires: now},
-		wire.RefusalTokenRevoked: {Expires: now.Add(-time.Hour), Revoked: now},
-	} {
-		if got := State(tok, now); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-}
-
 func TestNewRefusesNonsense(t *testing.T) {
 	store := newGate(t).store
 	for i, o := range []Options{
