@@ -127,6 +127,9 @@ type Request struct {
 	Machine wire.MachineID
 	// Lifetime is how long the token is good for; zero means for ever.
 	Lifetime time.Duration
+	// Text is the token's own, for who must have written it down before; zero
+	// makes one.
+	Text wire.Token
 }
 
 // Issued is a new token.
@@ -145,7 +148,10 @@ func (a *Accounts) Issue(ctx context.Context, r Request) (Issued, error) {
 		return Issued{}, fmt.Errorf("%s: %w", doing, err)
 	}
 	for try := 1; ; try++ {
-		text := wire.NewToken()
+		text := r.Text
+		if text.IsZero() {
+			text = wire.NewToken()
+		}
 		token.ID, token.Hash = NewID(tokenIDPrefix), text.Hash()
 		err := a.store.AddToken(ctx, token)
 		if err == nil {

@@ -133,6 +133,15 @@ func TestIssueAndVerify(t *testing.T) {
 		t.Errorf("agent token %+v", agent.Token)
 	}
 
+	text := wire.NewToken()
+	given := issue(t, a, Request{Account: Owner, Kind: engine.KindAgent, Name: "mini", Text: text})
+	if given.Text != text || given.Token.Hash != text.Hash() {
+		t.Error("the text that was given is not the token's")
+	}
+	if _, err := a.Issue(t.Context(), Request{Account: Owner, Kind: engine.KindAgent, Name: "mini", Text: text}); !errors.Is(err, engine.ErrExists) {
+		t.Errorf("the same text twice: %v", err)
+	}
+
 	for _, text := range []wire.Token{{}, wire.NewToken()} {
 		got, err := a.Verify(t.Context(), text.Hash())
 		wantErr(t, err, ErrUnknown)

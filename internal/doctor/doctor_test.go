@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/account"
 	"holdfast/internal/client"
 	"holdfast/internal/doctor"
 	"holdfast/internal/engine"
@@ -232,7 +233,7 @@ func TestUnknownKeyIsDeniedAtLogin(t *testing.T) {
 
 func TestRevokedToken(t *testing.T) {
 	r := newRig(t)
-	if err := r.relay.Store.RevokeDevice(t.Context(), up.Owner, r.machine.Device); err != nil {
+	if err := r.relay.Store.RevokeDevice(t.Context(), account.Owner, r.machine.Device); err != nil {
 		t.Fatal(err)
 	}
 	report := want(t, r.options(t, r.relay.Public.String()), doctor.Upgrade, "pair again")
@@ -333,7 +334,7 @@ func TestDialBackDoesNotCome(t *testing.T) {
 	r.agent.Close()
 	// An agent that takes the name and answers no dial.
 	token := wire.NewToken()
-	if err := r.relay.Store.AddToken(t.Context(), engine.Token{ID: "t-mute", Hash: token.Hash(), Account: up.Owner, Kind: engine.KindAgent, Name: "mute", Machine: "mini", Created: time.Now()}); err != nil {
+	if err := r.relay.Store.AddToken(t.Context(), engine.Token{ID: "t-mute", Hash: token.Hash(), Account: account.Owner, Kind: engine.KindAgent, Name: "mute", Machine: "mini", Created: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	c, err := net.Dial("tcp", r.relay.Local.Host)

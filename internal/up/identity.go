@@ -2,21 +2,17 @@ package up
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
-	"time"
 
+	"holdfast/internal/account"
 	"holdfast/internal/engine"
 	"holdfast/internal/state"
 	"holdfast/internal/wire"
 )
-
-// Owner is the account that `up` makes on a relay of its own.
-const Owner engine.AccountID = "owner"
 
 // maxIdentityBytes bounds agent.json and agent.token.
 const maxIdentityBytes = 4 << 10
@@ -109,17 +105,21 @@ func MachineName(hostname string) wire.MachineID {
 // machine, and returns the machine's token: the one in agent.token if that is
 // still good, else a new one.
 func OwnToken(ctx context.Context, dir state.Dir, store engine.Store, m wire.MachineID) (wire.Token, error) {
-	if err := store.AddAccount(ctx, Owner); err != nil && !errors.Is(err, engine.ErrExists) {
-		return wire.Token{}, fmt.Errorf("make account %q: %w", Owner, err)
+	accounts, err := account.New(account.Options{Store: store})
+	if err != nil {
+		return wire.Token{}, err
+	}
+	if err := store.AddAccount(ctx, account.Owner); err != nil && !errors.Is(err, engine.ErrExists) {
+		return wire.Token{}, fmt.Errorf("make account %q: %w", account.Owner, err)
 	}
 	switch t, err := ReadToken(dir.Path(state.AgentTokenFile)); {
 	case err == nil:
-		known, err := store.TokenByHash(ctx, t.Hash())
-		if err == nil && known.Account == Owner && known.Kind == engine.KindAgent && known.Machine == m &&
-			known.Revoked.IsZero() && (known.Expires.IsZero() || time.Now().Before(known.Expires)) {
+		known, err := accounts.Verify(ctx, t.Hash())
+		switch {
+		case err == nil && known.Account == account.Owner && known.Kind == engine.KindAgent && known.Machine == m:
 			return t, nil
-		}
-		if err != nil && !errors.Is(err, engine.ErrNotFound) {
+		case err == nil, errors.Is(err, account.ErrUnknown), errors.Is(err, account.ErrRevoked), errors.Is(err, account.ErrExpired):
+		default:
 			return wire.Token{}, fmt.Errorf("look up this machine's token: %w", err)
 		}
 	case !errors.Is(err, fs.ErrNotExist):
@@ -130,10 +130,7 @@ func OwnToken(ctx context.Context, dir state.Dir, store engine.Store, m wire.Mac
 	if err := state.WriteFile(dir.Path(state.AgentTokenFile), []byte(t.Secret()+"\n"), 0o600); err != nil {
 		return wire.Token{}, err
 	}
-	err := store.AddToken(ctx, engine.Token{
-		ID: "t-" + strings.ToLower(rand.Text()[:16]), Hash: t.Hash(), Account: Owner, Kind: engine.KindAgent,
-		Name: string(m), Machine: m, Created: time.Now(),
-	})
+	_, err = accounts.Issue(ctx, account.Request{Account: account.Owner, Kind: engine.KindAgent, Name: string(m), Machine: m, Text: t})
 	if err != nil {
 		return wire.Token{}, fmt.Errorf("register this machine: %w", err)
 	}

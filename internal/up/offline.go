@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"holdfast/internal/account"
 	"holdfast/internal/engine"
 	"holdfast/internal/sshserver"
 	"holdfast/internal/state"
@@ -51,7 +52,7 @@ func (o *Offline) Close() error {
 
 // Devices lists the devices that may enter.
 func (o *Offline) Devices(ctx context.Context) ([]wire.DeviceInfo, error) {
-	list, err := o.store.Devices(ctx, Owner)
+	list, err := o.store.Devices(ctx, account.Owner)
 	if err != nil {
 		return nil, fmt.Errorf("list devices: %w", err)
 	}
@@ -81,7 +82,7 @@ func (o *Offline) Revoke(ctx context.Context, id string) error {
 			key = d.Key
 		}
 	}
-	return errors.Join(o.store.RevokeDevice(ctx, Owner, id), o.revokeHere(id, key))
+	return errors.Join(o.store.RevokeDevice(ctx, account.Owner, id), o.revokeHere(id, key))
 }
 
 // revokeHere removes the device's key and its authorized_keys line, as a running

@@ -24,6 +24,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"holdfast/internal/account"
 	"holdfast/internal/engine"
 	"holdfast/internal/local"
 	"holdfast/internal/pairing"
@@ -114,7 +115,7 @@ func TestOwnToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		known, err := store.TokenByHash(ctx, token.Hash())
-		if err != nil || known.Machine != m || known.Account != Owner || known.Kind != engine.KindAgent {
+		if err != nil || known.Machine != m || known.Account != account.Owner || known.Kind != engine.KindAgent {
 			t.Errorf("the store knows %+v, %v", known, err)
 		}
 		return token
@@ -130,7 +131,7 @@ func TestOwnToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := store.RevokeToken(ctx, Owner, known.ID); err != nil {
+	if err := store.RevokeToken(ctx, account.Owner, known.ID); err != nil {
 		t.Fatal(err)
 	}
 	second := get(store, "mini")

@@ -13,6 +13,7 @@ import (
 
 	"time"
 
+	"holdfast/internal/account"
 	"holdfast/internal/engine"
 	"holdfast/internal/relay/handover"
 	"holdfast/internal/wire"
@@ -51,7 +52,7 @@ func (r *Relay) Upgrade(ctx context.Context, o UpgradeOptions) error {
 		l.pause()
 	}
 	before := r.relay.Sockets()
-	state := r.relay.Freeze(ctx, engine.Key{Account: Owner, Machine: o.Machine})
+	state := r.relay.Freeze(ctx, engine.Key{Account: account.Owner, Machine: o.Machine})
 	state.Program = o.Version
 	state.Dropped = max(0, before-len(state.Controls)-2*len(state.Streams))
 	err := r.exec(state, o)

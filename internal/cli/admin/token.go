@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/account"
 	"holdfast/internal/console"
 	"holdfast/internal/engine"
 	"holdfast/internal/local"
@@ -33,44 +33,42 @@ type tokenCreate struct {
 }
 
 func (c *tokenCreate) Run(ctx context.Context, a *console.App) error {
-	account, err := parseAccount(c.Account)
+	id, err := parseAccount(c.Account)
 	if err != nil {
 		return err
 	}
 	kind := engine.TokenKind(c.Kind)
-	name := wire.CleanText(c.Name, wire.MaxNameBytes)
-	if name == "" || name != c.Name {
-		return &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf("--name must be 1 to %d bytes without control characters", wire.MaxNameBytes)}
+	if name, err := account.CleanName(c.Name); err != nil || name != c.Name {
+		return &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf("--name must be 1 to %d bytes, without control characters and with single blanks only", wire.MaxNameBytes)}
 	}
 	if c.TTL < 0 {
 		return &console.Failure{Code: console.ExitUsage, Err: errors.New("--ttl must be positive")}
 	}
-	now := time.Now()
-	text := wire.NewToken()
-	t := engine.Token{
-		ID: newID(), Hash: text.Hash(), Account: account, Kind: kind, Name: name, Created: now,
-	}
+	request := account.Request{Account: id, Kind: kind, Name: c.Name, Lifetime: c.TTL}
 	if c.Machine != "" {
 		if kind != engine.KindAgent {
 			return &console.Failure{Code: console.ExitUsage, Err: errors.New("--machine binds an agent's token; a device's token sees all machines of its account")}
 		}
-		if t.Machine, err = wire.ParseMachineID(c.Machine); err != nil {
+		if request.Machine, err = wire.ParseMachineID(c.Machine); err != nil {
 			return &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf("--machine: %w", err)}
 		}
-	}
-	if c.TTL > 0 {
-		t.Expires = now.Add(c.TTL)
 	}
 	store, err := c.open(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer store.Close()
-	if err := store.AddToken(ctx, t); err != nil {
-		return noAccount("create token", account, err)
+	accounts, err := account.New(account.Options{Store: store})
+	if err != nil {
+		return err
 	}
+	issued, err := accounts.Issue(ctx, request)
+	if err != nil {
+		return noAccount("create token", id, err)
+	}
+	t := issued.Token
 	if a.JSON {
-		out := map[string]any{"token": text.Secret(), "id": t.ID, "account": account, "kind": kind, "name": t.Name}
+		out := map[string]any{"token": issued.Text.Secret(), "id": t.ID, "account": id, "kind": kind, "name": t.Name}
 		if t.Machine != "" {
 			out["machine"] = t.Machine
 		}
@@ -80,14 +78,10 @@ func (c *tokenCreate) Run(ctx context.Context, a *console.App) error {
 		return a.Emit(out)
 	}
 	// The token alone on standard output, to be put into a file.
-	a.Note("token %s for %s of account %s; keep it in a file of mode 0600, it is not shown again", t.ID, kind, account)
-	a.Say("%s", text.Secret())
+	a.Note("token %s for %s of account %s; keep it in a file of mode 0600, it is not shown again", t.ID, kind, id)
+	a.Say("%s", issued.Text.Secret())
 	return nil
 }
-
-// newID names a token in public: 80 random bits, so that two never meet; it is
-// no secret.
-func newID() string { return "t-" + strings.ToLower(rand.Text()[:16]) }
 
 type tokenList struct {
 	StoreFlag
