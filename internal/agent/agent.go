@@ -137,14 +137,14 @@ func (o *Options) validate() error {
 		if s.Addr == "" {
 			continue
 		}
-		if err := checkAddr(s.Addr); err != nil {
+		if err := CheckAddr(s.Addr); err != nil {
 			return fmt.Errorf("service %q: %w", name, err)
 		}
 	}
 	if o.SSHD == "" {
 		return nil
 	}
-	if err := checkAddr(o.SSHD); err != nil {
+	if err := CheckAddr(o.SSHD); err != nil {
 		return fmt.Errorf("sshd: %w", err)
 	}
 	return nil

@@ -270,8 +270,9 @@ func followNode(relay *url.URL, node string) (*url.URL, error) {
 
 func canonical(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }
 
-// checkAddr checks the form of a service's address.
-func checkAddr(addr string) error {
+// CheckAddr checks the form of a service's address: HOST:PORT or unix:/PATH. The
+// error wraps wire.ErrSyntax.
+func CheckAddr(addr string) error {
 	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
 		if path == "" {
 			return fmt.Errorf("address %q has no path: %w", addr, wire.ErrSyntax)

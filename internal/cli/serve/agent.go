@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -44,7 +43,7 @@ func (f agentFlags) options(a *console.App, dir state.Dir, c console.Connection,
 		o.Home = home
 	}
 	if f.SSHD != "off" && f.SSHD != "" {
-		if _, _, err := net.SplitHostPort(f.SSHD); err != nil {
+		if err := agent.CheckAddr(f.SSHD); err != nil {
 			return o, &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf("--sshd %q: want HOST:PORT or off", f.SSHD)}
 		}
 		o.SSHD = f.SSHD
@@ -52,7 +51,7 @@ func (f agentFlags) options(a *console.App, dir state.Dir, c console.Connection,
 	for _, s := range f.Service {
 		name, addr, ok := strings.Cut(s, "=")
 		n, err := wire.ParseServiceName(name)
-		if !ok || err != nil || addr == "" {
+		if !ok || err != nil || agent.CheckAddr(addr) != nil {
 			return o, &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf("--service %q: want NAME=HOST:PORT or NAME=unix:/PATH", s)}
 		}
 		if n == wire.ServiceSSH {
@@ -146,7 +145,11 @@ func (f agentRelay) target(a *console.App, dir state.Dir) (*url.URL, up.AgentOpt
 	}
 	relay, err := client.ParseRelayURL(f.Relay, f.InsecureHTTP)
 	if err != nil {
-		return nil, none, fmt.Errorf("--relay: %w", err)
+		err = fmt.Errorf("--relay: %w", err)
+		if errors.Is(err, wire.ErrSyntax) {
+			err = &console.Failure{Code: console.ExitUsage, Err: err, Hint: "give an https URL without query, such as https://relay.example"}
+		}
+		return nil, none, err
 	}
 	o, err := f.options(a, dir, f.Connection, a.Logger(slog.LevelInfo))
 	if err != nil {

@@ -56,6 +56,12 @@ func (f relayFlags) options(listen string, dir state.Dir, c console.Connection, 
 		},
 		Keepalive: c.Keepalive, Log: log,
 	}
+	if f.MaxStreams < 0 || f.MaxNewStreams < 0 || f.MaxFailures < 0 || f.MaxHandshakes < 0 {
+		return o, &console.Failure{Code: console.ExitUsage, Err: errors.New("a limit (--max-streams, --max-new-streams, --max-auth-failures, --max-handshakes) is negative")}
+	}
+	if (f.TLSCert == "") != (f.TLSKey == "") {
+		return o, &console.Failure{Code: console.ExitUsage, Err: errors.New("--tls-cert and --tls-key belong together: give both")}
+	}
 	a, err := f.acme(dir)
 	if err != nil {
 		return o, err
