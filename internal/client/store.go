@@ -84,7 +84,7 @@ func (s *Store) All() ([]Machine, error) {
 	}
 	var f machinesFile
 	if err := json.Unmarshal(b, &f); err != nil {
-		return nil, fmt.Errorf("read paired machines from %s: %w", path, err)
+		return nil, fmt.Errorf("read paired machines from %s: it is damaged: %w; restore it from a backup, or move it away and pair again", path, err)
 	}
 	if f.Version != storeVersion {
 		return nil, fmt.Errorf("read paired machines from %s: form %d is not known to this version of holdfast", path, f.Version)

@@ -234,3 +234,19 @@ func TestPinnedKeysMayRotate(t *testing.T) {
 		t.Errorf("a service that nobody pinned has keys %v, %v", keys, err)
 	}
 }
+
+func TestADamagedFileSaysWhatToDo(t *testing.T) {
+	dir, err := state.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"", "{", "\x00\xff"} {
+		if err := os.WriteFile(dir.Path(state.MachinesFile), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := NewStore(dir).All()
+		if err == nil || !strings.Contains(err.Error(), "damaged") || !strings.Contains(err.Error(), "pair again") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
