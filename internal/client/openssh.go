@@ -112,7 +112,7 @@ func (o OpenSSH) proxyCommand(m Machine, service wire.ServiceName) (string, erro
 		if strings.ContainsAny(w, "\n\r\x00") {
 			return "", fmt.Errorf("%q: %w", w, ErrUnquotable)
 		}
-		words[i] = strings.ReplaceAll(shellQuote(w), "%", "%%")
+		words[i] = strings.ReplaceAll(ShellQuote(w), "%", "%%")
 	}
 	return strings.Join(words, " "), nil
 }
@@ -316,8 +316,8 @@ func quotePath(p string) (string, error) {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%").Replace(p) + `"`, nil
 }
 
-// shellQuote quotes one word for a POSIX shell.
-func shellQuote(s string) string {
+// ShellQuote quotes one word for a POSIX shell.
+func ShellQuote(s string) string {
 	plain := s != ""
 	for _, r := range s {
 		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-:@+=,", r)) {

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/net/http/httpproxy"
 
 	"holdfast/internal/client"
+	"holdfast/internal/liveness"
 	"holdfast/internal/state"
 )
 
@@ -30,10 +31,6 @@ type Globals struct {
 	LogLevel string `name:"log-level" env:"HOLDFAST_LOG_LEVEL" enum:",debug,info,warn,error" default:"" placeholder:"LEVEL" help:"What to log to standard error: debug, info, warn or error."`
 }
 
-// MinKeepalive is the shortest interval of --keepalive: below it a phone's
-// radio never sleeps, and no path that is known needs it.
-const MinKeepalive = 5 * time.Second
-
 // Connection are the flags of every command that makes or holds a connection.
 type Connection struct {
 	InsecureHTTP bool          `name:"insecure-http" env:"HOLDFAST_INSECURE_HTTP" help:"Allow plain http to another computer: everybody on the way can read the token."`
@@ -42,8 +39,8 @@ type Connection struct {
 
 // Validate is called by the parser.
 func (c *Connection) Validate() error {
-	if c.Keepalive != 0 && c.Keepalive < MinKeepalive {
-		return fmt.Errorf("--keepalive must be at least %s", MinKeepalive)
+	if c.Keepalive != 0 && c.Keepalive < liveness.MinKeepalive {
+		return fmt.Errorf("--keepalive must be at least %s", liveness.MinKeepalive)
 	}
 	return nil
 }
@@ -119,7 +116,7 @@ func (a *App) Words(rest ...string) string {
 		w = append(w, "--state", a.State)
 	}
 	for i := range w {
-		w[i] = shellWord(w[i])
+		w[i] = client.ShellQuote(w[i])
 	}
 	return strings.Join(w, " ")
 }

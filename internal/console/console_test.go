@@ -104,7 +104,7 @@ func TestWordsCanBeTypedAgain(t *testing.T) {
 	if got := a.Words("ssh", "mini"); got != `./bin/holdfast ssh mini --state '/a b/it'\''s'` {
 		t.Errorf("got %s", got)
 	}
-	if got := shellWord(""); got != "''" {
+	if got := client.ShellQuote(""); got != "''" {
 		t.Errorf("an empty word is %s", got)
 	}
 }

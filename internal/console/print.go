@@ -38,20 +38,6 @@ func (a *App) Emit(v any) error {
 	return nil
 }
 
-// shellWord quotes a word for a shell where that is needed.
-func shellWord(s string) string {
-	plain := s != ""
-	for _, r := range s {
-		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-:@+=,~", r)) {
-			plain = false
-		}
-	}
-	if plain {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}
-
 // quietModules is the white border of a QR code (ISO/IEC 18004, 6.3.8): with
 // less, cameras do not find the code on a screen that has other text.
 const quietModules = 4
@@ -199,7 +185,7 @@ func Table(w io.Writer, rows [][]string) {
 // PrintLink prints a pairing link for a person: as text, as a QR code, and what
 // to type on another computer.
 func (a *App) PrintLink(link string, expires time.Time) error {
-	where, join := "for one device", "On another computer:  holdfast join "+shellWord(link)
+	where, join := "for one device", "On another computer:  holdfast join "+client.ShellQuote(link)
 	l, err := pairing.ParseLink(link)
 	if err != nil {
 		return fmt.Errorf("print the pairing link: %w", err)

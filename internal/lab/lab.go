@@ -180,7 +180,7 @@ func (s *stage) setUp() error {
 	}
 	s.router = engine.NewMemoryRouter()
 	if s.relay, err = relay.New(relay.Options{
-		Store: s.store, Router: s.router, Log: slog.New(slog.DiscardHandler), Keepalive: relay.MinKeepalive,
+		Store: s.store, Router: s.router, Log: slog.New(slog.DiscardHandler), Keepalive: liveness.MinKeepalive,
 	}); err != nil {
 		return err
 	}

@@ -64,10 +64,6 @@ const (
 	tickInterval = 250 * time.Millisecond
 )
 
-// MinKeepalive is the shortest keep-alive interval: a shorter one is traffic
-// without use on any path, and a typing mistake.
-const MinKeepalive = 5 * time.Second
-
 // nodeTag is what wire.NewConnID takes.
 var nodeTag = regexp.MustCompile(`^[0-9A-Za-z]{1,16}$`)
 
@@ -93,7 +89,7 @@ type Options struct {
 	TrustedProxies []netip.Prefix
 	Limits         Limits
 	// Keepalive is how often each leg of a stream gets a protocol ping; zero
-	// means 15 s, at least MinKeepalive.
+	// means 15 s, at least liveness.MinKeepalive.
 	Keepalive time.Duration
 	// ControlKeepalive is the same for control connections; zero means never.
 	ControlKeepalive time.Duration
@@ -144,8 +140,8 @@ func New(o Options) (*Relay, error) {
 		return nil, errors.New("make a relay: Store, Router and Log are required")
 	}
 	for _, d := range []time.Duration{o.Keepalive, o.ControlKeepalive} {
-		if d != 0 && d < MinKeepalive {
-			return nil, fmt.Errorf("make a relay: keepalive of %v is shorter than %v", d, MinKeepalive)
+		if d != 0 && d < liveness.MinKeepalive {
+			return nil, fmt.Errorf("make a relay: keepalive of %v is shorter than %v", d, liveness.MinKeepalive)
 		}
 	}
 	if o.Node == "" {
