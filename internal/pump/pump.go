@@ -224,14 +224,25 @@ func (p *Pump) Stats() Stats {
 	}
 }
 
+// Farewell is what a side is told.
+type Farewell struct {
+	Code   wire.CloseCode
+	Reason string
+}
+
 // Stop ends the stream from outside, with a close frame to both sides, and
 // returns at once; the stream is over within Options.StopTimeout. Data that was not
 // forwarded yet is dropped. A second Stop, and one after the stream has ended,
 // does nothing.
 func (p *Pump) Stop(code wire.CloseCode, reason string) {
-	reason = wire.CleanReason(reason)
-	p.finish(Result{Cause: CauseStopped, Code: code, Reason: reason},
-		closing{code, reason, p.opt.StopTimeout}, closing{code, reason, p.opt.StopTimeout})
+	p.StopEach(Farewell{code, reason}, Farewell{code, reason})
+}
+
+// StopEach is Stop where the two sides are told different things. The Result
+// holds the device's.
+func (p *Pump) StopEach(device, agent Farewell) {
+	leave := func(f Farewell) closing { return closing{f.Code, wire.CleanReason(f.Reason), p.opt.StopTimeout} }
+	p.finish(Result{Cause: CauseStopped, Code: device.Code, Reason: wire.CleanReason(device.Reason)}, leave(device), leave(agent))
 }
 
 // closing is how a leg is taken leave of.

@@ -3,10 +3,15 @@ package pump
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -22,6 +27,7 @@ import (
 
 	"holdfast/internal/frame"
 	"holdfast/internal/memnet"
+	"holdfast/internal/sock"
 	"holdfast/internal/wire"
 )
 
@@ -65,7 +71,46 @@ func tcpPair(t *testing.T) (relay, far net.Conn) {
 
 func memPair(*testing.T) (relay, far net.Conn) { return memnet.Pipe() }
 
-var pairings = []pairing{{"TCP", tcpPair}, {"memnet", memPair}}
+var tlsConfig = sync.OnceValue(func() *tls.Config {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		panic(err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+})
+
+func tlsPair(t *testing.T) (relay, far net.Conn) {
+	t.Helper()
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := sock.NewTLSListener(plain, tlsConfig())
+	defer l.Close()
+	dialed := make(chan error, 1)
+	go func() {
+		var err error
+		far, err = tls.Dial("tcp", plain.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+		dialed <- err
+	}()
+	if relay, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	if err := relay.(*tls.Conn).Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-dialed; err != nil {
+		t.Fatal(err)
+	}
+	return relay, far
+}
+
+var pairings = []pairing{{"TCP", tcpPair}, {"TLS", tlsPair}, {"memnet", memPair}}
 
 // start joins two fresh connections.
 func start(t *testing.T, pair func(*testing.T) (relay, far net.Conn), o Options) *rig {
@@ -369,6 +414,9 @@ func TestLostLegIs1011ForTheOther(t *testing.T) {
 }
 
 func reset(c net.Conn) {
+	if over, ok := c.(*tls.Conn); ok {
+		c = over.NetConn()
+	}
 	switch c := c.(type) {
 	case *net.TCPConn:
 		c.SetLinger(0)

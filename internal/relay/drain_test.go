@@ -41,6 +41,7 @@ func TestDrain(t *testing.T) {
 		agents = append(agents, g.ready(wire.MachineID(fmt.Sprintf("m%d", i))))
 	}
 	dev, agt := g.pair(agents[0], g.deviceToken())
+	exchange(t, dev, agt, websocket.MessageBinary, []byte("begun"))
 	drained := make(chan error, 1)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -213,7 +213,7 @@ func (s *stream) pumps(p *pump.Pump) {
 	defer s.mu.Unlock()
 	s.pump = p
 	if s.halted {
-		p.Stop(s.code, s.reason)
+		p.StopEach(s.told[pump.Device], s.told[pump.Agent])
 	}
 }
 

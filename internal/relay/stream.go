@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/liveness"
 	"holdfast/internal/pump"
 	"holdfast/internal/relay/axes"
+	"holdfast/internal/relay/changes"
 	"holdfast/internal/relay/gate"
 	"holdfast/internal/relay/handshake"
 	"holdfast/internal/relay/meter"
@@ -32,9 +33,8 @@ type stream struct {
 	mu      sync.Mutex
 	stopped chan struct{} // closed by the first stop
 	halted  bool
-	code    wire.CloseCode // of that stop
-	reason  string
-	pump    *pump.Pump // once both legs are there
+	told    [2]pump.Farewell // of that stop, by pump.Side
+	pump    *pump.Pump       // once both legs are there
 }
 
 // leg is a stream's place in the axes, once for each side.
@@ -43,20 +43,32 @@ type leg struct {
 	stream *stream
 }
 
-// End implements axes.Ender.
-func (l *leg) End(code wire.CloseCode, reason string) { l.stream.stop(code, reason) }
+// End implements axes.Ender. What is wrong with one side's token is nothing to
+// the other side: it is told that its peer has gone, which says nothing about
+// whether to come back. Everything else concerns both.
+func (l *leg) End(code wire.CloseCode, reason string) {
+	told := [2]pump.Farewell{{Code: code, Reason: reason}, {Code: code, Reason: reason}}
+	if code == wire.CloseUnauthorized && reason != changes.ReasonAccount {
+		other := pump.Device
+		if l == &l.stream.legs[pump.Device] {
+			other = pump.Agent
+		}
+		told[other] = pump.Farewell{Code: wire.CloseGoingAway, Reason: "the other side was closed"}
+	}
+	l.stream.stop(told)
+}
 
-// stop ends the stream from outside. Both legs are told the same.
-func (s *stream) stop(code wire.CloseCode, reason string) {
+// stop ends the stream from outside; told is by pump.Side.
+func (s *stream) stop(told [2]pump.Farewell) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.halted {
 		return
 	}
-	s.halted, s.code, s.reason = true, code, reason
+	s.halted, s.told = true, told
 	close(s.stopped)
 	if s.pump != nil {
-		s.pump.Stop(code, reason) // returns at once
+		s.pump.StopEach(told[pump.Device], told[pump.Agent]) // returns at once
 	}
 }
 
@@ -173,7 +185,7 @@ func (s *stream) run(conn net.Conn, head []byte, t engine.Token) {
 	r.axes.Add(&agent.Member, a.Token)
 	defer r.axes.Remove(&agent.Member)
 	if code, reason := r.stillGood(k, a.Token); code != 0 {
-		s.stop(code, reason)
+		agent.End(code, reason)
 	}
 	p, err := pump.New(pump.Leg{Conn: conn, Pending: head}, pump.Leg{Conn: a.Conn, Pending: a.Head},
 		r.pumpOptions())
@@ -235,7 +247,8 @@ func (s *stream) await(conn net.Conn, head []byte, d *waiting.Dial, device strin
 		return end(meter.DialHangup, code, reason)
 	case <-s.stopped:
 		early.Stop()
-		return end(meter.DialStopped, s.code, s.reason)
+		told := s.told[pump.Device]
+		return end(meter.DialStopped, told.Code, told.Reason)
 	case <-ctx.Done():
 		early.Stop()
 		if r.ctx.Err() != nil {
