@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/frame"
+	"holdfast/internal/sock"
 )
 
 const (
@@ -159,11 +160,11 @@ func (ps *pollers) park(conn net.Conn, pending []byte, h Handler) (*Conn, error)
 	var sec *secure
 	tcp, ok := conn.(*net.TCPConn)
 	if t, is := conn.(*tls.Conn); is {
-		s, ours := t.NetConn().(*socket)
+		s, ours := t.NetConn().(*sock.Switch)
 		if !ours || s.TCPConn == nil {
 			return nil, nil
 		}
-		tcp, ok, sec = s.TCPConn, true, &secure{t, s}
+		tcp, ok, sec = s.TCPConn, true, &secure{conn: t, sock: s}
 	}
 	if !ok {
 		return nil, nil
@@ -181,11 +182,12 @@ func (ps *pollers) park(conn net.Conn, pending []byte, h Handler) (*Conn, error)
 		unix.Close(fd)
 		return nil, fmt.Errorf("park a connection: %w", err)
 	}
+	if sec != nil {
+		sec.fd = fd
+		sec.sock.Unblock(sec.read)
+	}
 	// Only the descriptor of our own is left: the runtime forgets the socket.
 	tcp.Close()
-	if sec != nil {
-		sec.sock.fd, sec.sock.TCPConn = fd, nil
-	}
 	if len(pending) > 0 {
 		p.feed(c, frame.NewReader(ps.lot.opt.MaxMessage), pending)
 	}

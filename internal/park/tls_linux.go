@@ -4,48 +4,33 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
-	"net"
-	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/frame"
+	"holdfast/internal/sock"
 )
 
-// socket stands between crypto/tls and a TCP connection. Once parked it no
-// longer blocks: reads that find nothing return errNotYet, after which crypto/tls
-// goes on with what it has at the next call, and writes only collect what is to
-// be sent.
-type socket struct {
-	*net.TCPConn // nil once parked
-
-	fd int
+// secure is the TLS part of a parked connection.
+type secure struct {
+	conn *tls.Conn
+	sock *sock.Switch
+	fd   int
 	// ready allows one read of the descriptor; an event sets it. So a peer that
 	// sends without pause takes its turn with the others.
 	ready bool
-
-	mu      sync.Mutex
-	pending []byte // ciphertext that Conn.collect has not taken yet
 }
 
-func wrap(tcp *net.TCPConn) net.Conn { return &socket{TCPConn: tcp} }
-
-// NetConn lets package sock find the TCP connection.
-func (s *socket) NetConn() net.Conn { return s.TCPConn }
-
-func (s *socket) Read(p []byte) (int, error) {
-	if s.TCPConn != nil {
-		return s.TCPConn.Read(p)
-	}
+// read is what crypto/tls reads by.
+func (s *secure) read(p []byte) (int, error) {
 	if !s.ready {
-		return 0, errNotYet
+		return 0, sock.ErrNotYet
 	}
 	s.ready = false
 	n, err := unix.Read(s.fd, p)
 	switch {
 	case err == unix.EAGAIN || err == unix.EINTR:
-		return 0, errNotYet
+		return 0, sock.ErrNotYet
 	case err != nil:
 		return 0, err
 	case n == 0 && len(p) > 0:
@@ -54,63 +39,10 @@ func (s *socket) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (s *socket) Write(p []byte) (int, error) {
-	if s.TCPConn != nil {
-		return s.TCPConn.Write(p)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pending = append(s.pending, p...)
-	return len(p), nil
-}
-
-// Close does nothing to a parked socket: its poller closes the descriptor.
-func (s *socket) Close() error {
-	if s.TCPConn == nil {
-		return nil
-	}
-	return s.TCPConn.Close()
-}
-
-// Deadlines mean nothing to a socket that does not block.
-func (s *socket) SetDeadline(t time.Time) error     { return s.set((*net.TCPConn).SetDeadline, t) }
-func (s *socket) SetReadDeadline(t time.Time) error { return s.set((*net.TCPConn).SetReadDeadline, t) }
-func (s *socket) SetWriteDeadline(t time.Time) error {
-	return s.set((*net.TCPConn).SetWriteDeadline, t)
-}
-
-func (s *socket) set(deadline func(*net.TCPConn, time.Time) error, t time.Time) error {
-	if s.TCPConn == nil {
-		return nil
-	}
-	return deadline(s.TCPConn, t)
-}
-
-// errNotYet is what a read of a parked socket returns while nothing is there.
-// crypto/tls takes an error for final unless it is a net.Error that is
-// temporary, which is why that method is here.
-var errNotYet net.Error = notYet{}
-
-type notYet struct{}
-
-func (notYet) Error() string   { return "nothing to read yet" }
-func (notYet) Timeout() bool   { return true }
-func (notYet) Temporary() bool { return true }
-
-// secure is the TLS part of a parked connection.
-type secure struct {
-	conn *tls.Conn
-	sock *socket
-}
-
-// collect has what crypto/tls wants sent wait. c.mu is held; crypto/tls also
-// writes from within a read, which is why it has a buffer of its own.
+// collect has what crypto/tls wants sent wait. It also writes from within a read,
+// without c.mu, which is why it has a buffer of its own. c.mu is held.
 func (c *Conn) collect() {
-	s := c.rare.secure.sock
-	s.mu.Lock()
-	c.keep(s.pending)
-	s.pending = nil
-	s.mu.Unlock()
+	c.keep(c.rare.secure.sock.Written())
 }
 
 // encrypt has frames wait, encrypted. c.mu is held.
@@ -137,7 +69,7 @@ func (p *poller) feedBuffered(c *Conn) {
 			p.feed(c, r, buf[:n])
 		}
 		if err != nil {
-			// Anything but errNotYet is permanent, and comes again at the next read.
+			// Anything but sock.ErrNotYet is permanent, and comes again at the next read.
 			c.mu.Lock()
 			c.collect()
 			c.writeOn()
@@ -150,7 +82,7 @@ func (p *poller) feedBuffered(c *Conn) {
 // readTLS feeds c with all records that are complete and reads the socket once.
 func (p *poller) readTLS(c *Conn) {
 	s := c.rare.secure
-	s.sock.ready = true
+	s.ready = true
 	for {
 		n, err := s.conn.Read(p.buf[:])
 		if n > 0 && !c.discard {
@@ -163,7 +95,7 @@ func (p *poller) readTLS(c *Conn) {
 		c.collect()
 		c.writeOn()
 		c.mu.Unlock()
-		if !errors.Is(err, errNotYet) {
+		if !errors.Is(err, sock.ErrNotYet) {
 			p.drop(c, lost(err))
 		}
 		return

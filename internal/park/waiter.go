@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/internal/frame"
+	"holdfast/internal/sock"
 )
 
 // readBytes is the buffer of the goroutine form: more than a heartbeat.
@@ -84,7 +85,7 @@ func (c *Conn) waitAndRead(pending []byte) {
 // hangUp is called by the last goroutine of a connection.
 func (c *Conn) hangUp() {
 	w := c.rare.waiter
-	w.conn.Close() // nothing is owed any more; an error would change nothing
+	sock.HangUp(w.conn) // nothing is owed any more; an error would change nothing
 	c.lot.mu.Lock()
 	delete(c.lot.waiting, c)
 	c.lot.mu.Unlock()
@@ -109,6 +110,7 @@ func (c *Conn) writeLater() {
 func (c *Conn) writeOut() {
 	defer c.lot.running.Done()
 	w := c.rare.waiter
+	failed := false
 	c.mu.Lock()
 	for len(c.unsent()) > 0 {
 		b := c.unsent()
@@ -117,6 +119,7 @@ func (c *Conn) writeOut() {
 		c.mu.Lock()
 		c.taken(len(b))
 		if err != nil {
+			failed = true
 			c.taken(len(c.unsent()))
 			if c.state == open && !errors.Is(err, net.ErrClosed) {
 				// The reader learns why, or is told to stop.
@@ -132,7 +135,7 @@ func (c *Conn) writeOut() {
 	c.mu.Unlock()
 	if finished {
 		c.hangUp()
-	} else if shut {
+	} else if shut && !failed {
 		if cw, ok := w.conn.(interface{ CloseWrite() error }); ok {
 			cw.CloseWrite() // only tells the peer sooner
 		}

@@ -124,8 +124,9 @@ func (l *leg) flush() {
 			return
 		}
 		frames, ping, closing := l.ctl.take()
+		var err error
 		if len(frames) > 0 {
-			l.write(frames) // a failure shows in broken and at the reader
+			err = l.write(frames) // a failure shows in broken and at the reader too
 		}
 		if ping {
 			l.pinged()
@@ -134,7 +135,7 @@ func (l *leg) flush() {
 			l.ctl.mu.Lock()
 			l.ctl.closed = true
 			l.ctl.mu.Unlock()
-			if c, ok := l.conn.(interface{ CloseWrite() error }); ok && len(l.unsent) == 0 {
+			if c, ok := l.conn.(interface{ CloseWrite() error }); ok && err == nil {
 				c.CloseWrite()
 			}
 		}

@@ -25,6 +25,7 @@ import (
 
 	"holdfast/internal/frame"
 	"holdfast/internal/liveness"
+	"holdfast/internal/sock"
 	"holdfast/internal/wire"
 )
 
@@ -207,7 +208,7 @@ func (p *Pump) Run() Result {
 	}
 	p.aside.Wait()
 	for i := range p.legs {
-		p.legs[i].conn.Close() // both sides have had their close frame
+		sock.HangUp(p.legs[i].conn) // both sides have had their close frame
 	}
 	r := p.result
 	r.Stats = p.Stats()

@@ -16,14 +16,7 @@ type Outbound struct {
 // NewOutbound begins to count at what is written to c from now on. The result
 // is nil where that cannot be told: c is no TCP connection, nor TLS over one.
 func NewOutbound(c net.Conn) *Outbound {
-	for {
-		over, ok := c.(interface{ NetConn() net.Conn })
-		if !ok {
-			break
-		}
-		c = over.NetConn()
-	}
-	tcp, ok := c.(*net.TCPConn)
+	tcp, ok := beneath(c).(*net.TCPConn)
 	if !ok {
 		return nil
 	}

@@ -1,7 +1,8 @@
 // Package sock reads sockets the way a relay with many idle ones must: a large
 // buffer is taken from a pool only while there is something to read, whatever
 // the kind of connection. It also tells how far a peer's kernel has acknowledged
-// what was written.
+// what was written, and lets a TLS connection go on over a socket that does not
+// block.
 //
 // It knows nothing of frames and never closes a connection. What a caller will
 // get wrong: a Chunk belongs to the caller until it is put back with Release,
@@ -114,6 +115,27 @@ func (r *Reader) readPlain() (*Chunk, int, error) {
 	chunk := NewChunk()
 	copy(chunk.Buf[Headroom:], r.small[:n])
 	return chunk, n, nil
+}
+
+// HangUp closes c at once. The Close of crypto/tls may wait 5 s for a peer that
+// does not read to take its goodbye, whatever the deadline.
+func HangUp(c net.Conn) error {
+	return beneath(c).Close()
+}
+
+// beneath is the connection that carries c.
+func beneath(c net.Conn) net.Conn {
+	for {
+		over, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return c
+		}
+		under := over.NetConn()
+		if under == nil {
+			return c
+		}
+		c = under
+	}
 }
 
 // rawConn is c's descriptor, if it has one of its own.
