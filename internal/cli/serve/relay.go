@@ -129,6 +129,8 @@ func parsePublicURL(s string, insecure bool) (*url.URL, error) {
 func explainListen(err error) error {
 	var le *up.ListenError
 	switch {
+	case errors.As(err, &le) && !errors.Is(err, syscall.EADDRINUSE):
+		return &console.Failure{Code: console.ExitUsage, Err: err, Hint: "--listen takes HOST:PORT, an address of this computer and a port up to 65535; below 1024 a program needs the right to it"}
 	case errors.As(err, &le):
 		return &console.Failure{Code: console.ExitFailed, Err: err, Hint: "another program, perhaps another holdfast, has that address; stop it, or choose another with --listen"}
 	case errors.Is(err, up.ErrInsecureListen):
@@ -166,21 +168,21 @@ func newListeningEvent(r *up.Relay) listeningEvent {
 	return e
 }
 
-// Relay runs the relay alone, or upgrades one that runs.
+// Relay runs the relay alone, or upgrades one that runs. The flags stand here, so
+// that its own help shows them.
 type Relay struct {
+	console.Connection
+	admin.StoreFlag
+	relayFlags
+	Listen  string       `name:"listen" env:"HOLDFAST_LISTEN" default:"127.0.0.1:7700" placeholder:"ADDR" help:"Address to listen on (default ${default})."`
 	Run     relayRun     `cmd:"" default:"withargs" hidden:"" help:"Run the relay."`
 	Upgrade relayUpgrade `cmd:"" help:"Have the running relay go on as the program that is installed now, without dropping connections."`
 }
 
-type relayRun struct {
-	console.Connection
-	admin.StoreFlag
-	relayFlags
-	Listen string `name:"listen" env:"HOLDFAST_LISTEN" default:"127.0.0.1:7700" placeholder:"ADDR" help:"Address to listen on (default ${default})."`
-}
+type relayRun struct{}
 
 // Run serves until a signal.
-func (c *relayRun) Run(ctx context.Context, a *console.App) error {
+func (*relayRun) Run(ctx context.Context, a *console.App, c *Relay) error {
 	surviveReaders()
 	dir, err := a.Dir()
 	if err != nil {
@@ -236,7 +238,7 @@ func (c *relayRun) Run(ctx context.Context, a *console.App) error {
 }
 
 // firstSteps says how the first machine gets here, as long as there is no account.
-func (c *relayRun) firstSteps(ctx context.Context, a *console.App, r *up.Relay, dir state.Dir) {
+func (c *Relay) firstSteps(ctx context.Context, a *console.App, r *up.Relay, dir state.Dir) {
 	accounts, err := r.Store.Accounts(ctx)
 	if err != nil || len(accounts) > 0 {
 		return
