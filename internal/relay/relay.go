@@ -196,7 +196,9 @@ func New(o Options) (*Relay, error) {
 	}
 	if o.Metrics != nil {
 		if err := o.Metrics.Register(r.meter); err != nil {
+			r.cancel(err) // ends what newControls has started
 			r.controls.close()
+			r.tasks.wait()
 			return nil, fmt.Errorf("make a relay: register metrics: %w", err)
 		}
 	}

@@ -100,8 +100,8 @@ func (r *Relay) serveConnect(w http.ResponseWriter, req *http.Request, hs handsh
 		return nil
 	}
 	s := r.newStream(k.Machine, rt.Service)
-	// Ends when the stream does, which Close brings about and waits for.
 	r.gate.Touch(t, req)
+	// Ends when the stream does, which Close brings about and waits for.
 	r.own(conn, func() { s.run(conn, head, t) })
 	return nil
 }

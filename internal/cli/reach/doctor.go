@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
 	"holdfast/internal/agent"
@@ -205,7 +206,7 @@ func (c *Doctor) walk(ctx context.Context, a *console.App, dir state.Dir, m clie
 	if m.Service != wire.ServiceSSH {
 		lines = m.SSHDKeys
 	}
-	o := doctor.Options{Dialer: a.Dialer(c.Connection), Target: target, User: m.User, Key: key, HTTP: http.DefaultClient}
+	o := doctor.Options{Dialer: a.Dialer(c.Connection), Target: target, User: m.User, Key: key, HTTP: plainHTTP(a)}
 	for _, l := range lines {
 		k, err := pairing.ParseKey(l)
 		if err != nil {
@@ -258,6 +259,21 @@ func (c *Doctor) walk(ctx context.Context, a *console.App, dir state.Dir, m clie
 		f.Code = console.ExitDenied
 	}
 	return f, nil
+}
+
+// plainHTTP asks the relay itself, through the proxy that everything else goes
+// through too.
+func plainHTTP(a *console.App) *http.Client {
+	transport := &http.Transport{DisableKeepAlives: true}
+	if a.Proxy != nil {
+		through := a.Proxy.ProxyFunc()
+		transport.Proxy = func(r *http.Request) (*url.URL, error) { return through(r.URL) }
+	}
+	return &http.Client{
+		Transport: transport,
+		// A portal's clock is not the relay's.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 }
 
 func serviceName(s wire.ServiceName) string {
