@@ -287,14 +287,10 @@ func (r *Relay) adoptStream(t handover.Stream) error {
 	r.background(func() {
 		if f.State.Over {
 			_ = pump.Finish(f, r.pumpOptions())
-		} else {
-			res := s.pumpOn(p)
-			r.log.Info("stream ended", "account", device.Account, "machine", t.Machine, "verdict", verdict(res.Code, string(res.Cause)+" by "+res.By.String()), "took", time.Since(s.began), "err", res.Err)
+			s.leave(device.ID)
+			return
 		}
-		for side := range s.legs {
-			r.axes.Remove(&s.legs[side].Member)
-		}
-		r.axes.Release(device.ID)
+		s.carry(p, r.log.With("account", device.Account, "machine", t.Machine), device.ID)
 	})
 	return nil
 }

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
@@ -146,14 +147,16 @@ func (r *Relay) takeStream(t engine.Token) *gate.Refusal {
 	return nil
 }
 
-// run is the stream's goroutine.
+// run is the stream's goroutine until both legs are there.
 func (s *stream) run(conn net.Conn, head []byte, t engine.Token) {
 	r := s.relay
 	device := &s.legs[pump.Device]
 	r.axes.Add(&device.Member, t)
+	carried := false
 	defer func() {
-		r.axes.Remove(&device.Member)
-		r.axes.Release(t.ID)
+		if !carried {
+			s.leave(t.ID)
+		}
 	}()
 	k := device.Key()
 	if code, reason := r.stillGood(k, t); code != 0 {
@@ -183,7 +186,6 @@ func (s *stream) run(conn net.Conn, head []byte, t engine.Token) {
 	}
 	agent := &s.legs[pump.Agent]
 	r.axes.Add(&agent.Member, a.Token)
-	defer r.axes.Remove(&agent.Member)
 	if code, reason := r.stillGood(k, a.Token); code != 0 {
 		agent.End(code, reason)
 	}
@@ -201,8 +203,27 @@ func (s *stream) run(conn net.Conn, head []byte, t engine.Token) {
 	s.mu.Lock()
 	s.plain = plainDevice && plainAgent
 	s.mu.Unlock()
+	// On a goroutine of its own, since this one's stack has grown with the store's
+	// questions. Ends when the stream does, which Close brings about and waits for.
+	if carried = r.background(func() { s.carry(p, log.With("conn", d.ID), t.ID) }); !carried {
+		_ = conn.Close() // the relay is closing
+		_ = a.Conn.Close()
+	}
+}
+
+// carry is the stream from its pairing, or its taking over, to its end.
+func (s *stream) carry(p *pump.Pump, log *slog.Logger, tokenID string) {
 	res := s.pumpOn(p)
-	log.Info("stream ended", "conn", d.ID, "verdict", verdict(res.Code, string(res.Cause)+" by "+res.By.String()), "took", time.Since(s.began), "err", res.Err)
+	log.Info("stream ended", "verdict", verdict(res.Code, string(res.Cause)+" by "+res.By.String()), "took", time.Since(s.began), "err", res.Err)
+	s.leave(tokenID)
+}
+
+// leave takes the stream out of the axes.
+func (s *stream) leave(tokenID string) {
+	for side := range s.legs {
+		s.relay.axes.Remove(&s.legs[side].Member) // nothing, where it was never added
+	}
+	s.relay.axes.Release(tokenID)
 }
 
 // verdict is what the log calls the end of a connection.

@@ -27,6 +27,7 @@ import (
 	"holdfast/internal/acme"
 	"holdfast/internal/engine"
 	"holdfast/internal/local"
+	"holdfast/internal/park"
 	"holdfast/internal/relay"
 	"holdfast/internal/relay/handover"
 	"holdfast/internal/state"
@@ -197,14 +198,14 @@ func StartRelay(ctx context.Context, o RelayOptions) (_ *Relay, err error) {
 	}
 	switch {
 	case cert != nil:
-		listeners[0] = tls.NewListener(ln, &tls.Config{
+		listeners[0] = park.NewListener(ln, &tls.Config{
 			Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
 		})
 	case o.ACME != nil:
 		if r.acme, err = acme.New(*o.ACME, ln.Addr()); err != nil {
 			return nil, err
 		}
-		listeners[0] = tls.NewListener(ln, r.acme.TLSConfig())
+		listeners[0] = park.NewListener(ln, r.acme.TLSConfig())
 	}
 	for _, l := range listeners {
 		// Ended by relay.Close, which closes l; waited for by Close.
