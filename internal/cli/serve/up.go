@@ -205,14 +205,15 @@ func (u *upRun) printLink(ctx context.Context) error {
 	if err := u.App.PrintLink(link, expires); err != nil {
 		return err
 	}
-	if wsconn.IsLoopback(u.public.Hostname()) {
+	if u.relay != nil && wsconn.IsLoopback(u.public.Hostname()) {
 		u.Say("\n%s", u.waysOut())
 	}
 	u.Say("\nAnother link, later:  %s", u.Words("pair"))
 	return nil
 }
 
-// waysOut says how a relay on loopback can be reached from elsewhere.
+// waysOut says how the relay in this process, on loopback, can be reached from
+// elsewhere.
 func (u *upRun) waysOut() string {
 	return fmt.Sprintf(`Other computers cannot reach that address. For them, stop this and use one of:
   %s up --relay URL --token-file FILE
