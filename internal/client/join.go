@@ -178,8 +178,10 @@ func (o JoinOptions) chooseService(ctx context.Context, m Machine, answer pairin
 	switch {
 	case answer.SSHD == nil:
 		return wire.ServiceSSH, "the machine offers no sshd of its own"
+	case len(m.SSHDKeys) == 0 && answer.SSHD.Note != "":
+		return wire.ServiceSSH, answer.SSHD.Note
 	case len(m.SSHDKeys) == 0:
-		return wire.ServiceSSH, reason("the machine's sshd showed no host key", answer.SSHD.Note)
+		return wire.ServiceSSH, "the machine's sshd showed no host key"
 	}
 	target, err := m.Target("")
 	if err == nil {

@@ -61,13 +61,19 @@ func ReadHostKeys(ctx context.Context, dial func(context.Context) (net.Conn, err
 		algorithmsOf(ssh.KeyAlgoRSA),
 	}
 	var keys []pairing.Key
-	var errs []error
+	var failed error
 	// One after the other: sshd counts unauthenticated connections and begins
 	// to refuse them (MaxStartups).
 	for _, algorithms := range kinds {
 		k, err := readHostKey(ctx, dial, algorithms)
 		if err != nil {
-			errs = append(errs, err)
+			// A server that is down says the same to each kind.
+			switch {
+			case failed == nil:
+				failed = err
+			case !strings.Contains(failed.Error(), err.Error()):
+				failed = fmt.Errorf("%w; %w", failed, err)
+			}
 			if ctx.Err() != nil {
 				break
 			}
@@ -76,7 +82,7 @@ func ReadHostKeys(ctx context.Context, dial func(context.Context) (net.Conn, err
 		keys = append(keys, k)
 	}
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("read host keys: %w", errors.Join(errs...))
+		return nil, fmt.Errorf("read host keys: %w", failed)
 	}
 	return keys, nil
 }

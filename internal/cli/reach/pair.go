@@ -134,8 +134,8 @@ func (c *Join) print(a *console.App, j client.Joined) error {
 		a.Say("No shell: the built-in SSH server gives none (--shell off there), and %s.", j.Why)
 		return nil
 	}
-	a.Say("\n  %-40s log in", a.Words("ssh", m.Name))
-	a.Say("  %-40s let plain ssh, scp and git reach it as %q", a.Words("ssh-config", "--install"), m.Name)
+	a.Say("\nTo log in:  %s", a.Words("ssh", m.Name))
+	a.Say("To let plain ssh, scp and git reach it as %q:  %s", m.Name, a.Words("ssh-config", "--install"))
 	return nil
 }
 
