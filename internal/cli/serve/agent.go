@@ -225,7 +225,8 @@ func (*agentRun) Run(ctx context.Context, a *console.App, c *Agent) error {
 			} else {
 				a.Say("not connected: %s", console.OneLine(why))
 				if ag.Status().Refused {
-					a.Say("the relay is asked again hourly; was the token made for another name? Then give that by --machine")
+					a.Say("the relay is asked again hourly; if the token was made for another name, give that by --machine, " +
+						"else make a new token at the relay: holdfast token create")
 				}
 			}
 			if err != nil {
