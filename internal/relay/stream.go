@@ -50,11 +50,11 @@ type leg struct {
 func (l *leg) End(code wire.CloseCode, reason string) {
 	told := [2]pump.Farewell{{Code: code, Reason: reason}, {Code: code, Reason: reason}}
 	if code == wire.CloseUnauthorized && reason != changes.ReasonAccount {
-		other := pump.Device
-		if l == &l.stream.legs[pump.Device] {
-			other = pump.Agent
+		for side := range told {
+			if l != &l.stream.legs[side] {
+				told[side] = pump.Farewell{Code: wire.CloseGoingAway, Reason: "the other side was closed"}
+			}
 		}
-		told[other] = pump.Farewell{Code: wire.CloseGoingAway, Reason: "the other side was closed"}
 	}
 	l.stream.stop(told)
 }
@@ -203,8 +203,8 @@ func (s *stream) run(conn net.Conn, head []byte, t engine.Token) {
 	s.mu.Lock()
 	s.plain = plainDevice && plainAgent
 	s.mu.Unlock()
-	// On a goroutine of its own, since this one's stack has grown with the store's
-	// questions. Ends when the stream does, which Close brings about and waits for.
+	// On a small stack: this one has grown with the store's questions. Ends when the
+	// stream does, which Close brings about and waits for.
 	if carried = r.background(func() { s.carry(p, log.With("conn", d.ID), t.ID) }); !carried {
 		_ = conn.Close() // the relay is closing
 		_ = a.Conn.Close()
@@ -220,9 +220,8 @@ func (s *stream) carry(p *pump.Pump, log *slog.Logger, tokenID string) {
 
 // leave takes the stream out of the axes.
 func (s *stream) leave(tokenID string) {
-	for side := range s.legs {
-		s.relay.axes.Remove(&s.legs[side].Member) // nothing, where it was never added
-	}
+	s.relay.axes.Remove(&s.legs[pump.Device].Member)
+	s.relay.axes.Remove(&s.legs[pump.Agent].Member) // nothing, where it was never added
 	s.relay.axes.Release(tokenID)
 }
 
