@@ -128,7 +128,7 @@ const quiet = 24500 * time.Millisecond
 var table = []row{
 	// The control connection: dialling and the handshake are bounded by 10 s.
 	{control, "black hole", one(both), []moment{duringDial}, fails, 10 * time.Second, 0, "no answer within 10s"},
-	{control, "refuse", one(both), []moment{duringDial}, fails, 0, 0, "upgrade"},
+	{control, "refuse", one(both), []moment{duringDial}, fails, 0, 0, "reset"},
 	{control, "portal", one(both), []moment{duringDial}, fails, 0, 0, "answered 200 with a web page"},
 	{control, "stall", two(down, both), []moment{beforeUpgrade, inUpgrade}, fails, 10 * time.Second, 0, "no answer within 10s"},
 	// The relay gives a request up at the same time; either is first.
@@ -168,7 +168,7 @@ var table = []row{
 
 	// The device's leg of a stream: 25 s after its last byte, 5 s after a key.
 	{deviceLeg, "black hole", one(both), []moment{duringDial}, fails, 10 * time.Second, 0, "no answer within 10s"},
-	{deviceLeg, "refuse", one(both), []moment{duringDial}, fails, 0, 0, "upgrade"},
+	{deviceLeg, "refuse", one(both), []moment{duringDial}, fails, 0, 0, "reset"},
 	{deviceLeg, "portal", one(both), []moment{duringDial}, fails, 0, 0, "captive portal"},
 	{deviceLeg, "stall", two(down, both), []moment{beforeUpgrade, inUpgrade}, fails, 10 * time.Second, 0, "no answer within 10s"},
 	{deviceLeg, "stall", one(up), []moment{beforeUpgrade, inUpgrade}, fails, 10 * time.Second, 0, ""},
