@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/pairing"
 	"holdfast/internal/state"
 	"holdfast/internal/wire"
 )
@@ -175,26 +176,11 @@ func (m Machine) check() error {
 			return err
 		}
 	}
-	if err := checkUser(m.User); err != nil {
+	if err := pairing.CheckUser(m.User); err != nil {
 		return err
 	}
 	_, err := parseKeys(slices.Concat(m.HostKeys, m.SSHDKeys))
 	return err
-}
-
-// checkUser takes the names that an OS may give to a user, domains included,
-// and none that could be an option, a pattern, an expansion or a second word in
-// a configuration file.
-func checkUser(user string) error {
-	if user == "" || len(user) > 128 || user[0] == '-' {
-		return fmt.Errorf("user name %q cannot be used", user)
-	}
-	for _, r := range user {
-		if r <= ' ' || r == 0x7f || strings.ContainsRune(`"'%$#*?!,:/[]`+"`", r) {
-			return fmt.Errorf("user name %q cannot be used", user)
-		}
-	}
-	return nil
 }
 
 func indexName(all []Machine, name string) int {

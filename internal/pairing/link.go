@@ -209,7 +209,7 @@ func versionError(fragment string) error {
 // the text cannot be what an encoder wrote.
 func decodeBody(text string) (body []byte, whole bool, err error) {
 	for i := 0; i < len(text); i++ {
-		if !isBase64URL(text[i]) {
+		if !wire.IsBase64URL(text[i]) {
 			return nil, false, ErrDamaged
 		}
 	}

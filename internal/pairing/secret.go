@@ -213,7 +213,7 @@ func decodeBase64URL(text string, max int) ([]byte, error) {
 		return nil, errBase64
 	}
 	for i := 0; i < len(text); i++ {
-		if !isBase64URL(text[i]) {
+		if !wire.IsBase64URL(text[i]) {
 			return nil, errBase64
 		}
 	}
@@ -222,8 +222,4 @@ func decodeBase64URL(text string, max int) ([]byte, error) {
 		return nil, errBase64
 	}
 	return b, nil
-}
-
-func isBase64URL(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
 }

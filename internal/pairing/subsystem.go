@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"unicode"
 
 	"holdfast/internal/wire"
@@ -29,9 +30,9 @@ const (
 	maxSSHDKeys = 16
 	// maxTextBytes bounds a message or note for a person.
 	maxTextBytes = 1 << 10
-	// maxUserBytes bounds the name of an operating system's user: Linux allows
-	// 256, others less.
-	maxUserBytes = 256
+	// maxUserBytes bounds the name of an operating system's user. useradd allows
+	// 32; names of a directory service with its domain are longer.
+	maxUserBytes = 128
 )
 
 // ErrLine says that a line of the subsystem is too long, cut off or not what
@@ -136,13 +137,8 @@ func (p *Response) clean() error {
 	if _, err := wire.ParseMachineID(string(p.Machine)); err != nil {
 		return fmt.Errorf("%w: %w", ErrLine, err)
 	}
-	if p.User == "" || len(p.User) > maxUserBytes || p.User[0] == '-' {
-		return fmt.Errorf("no user name: %w", ErrLine)
-	}
-	for _, r := range p.User {
-		if !unicode.IsPrint(r) || unicode.IsSpace(r) || r == '"' || r == '\'' || r == '%' || r == '#' {
-			return fmt.Errorf("user name has %q: %w", r, ErrLine)
-		}
+	if err := CheckUser(p.User); err != nil {
+		return fmt.Errorf("%w: %w", ErrLine, err)
 	}
 	if p.SSHD == nil {
 		return nil
@@ -158,6 +154,21 @@ func (p *Response) clean() error {
 		p.SSHD.Keys[i] = k.Line()
 	}
 	p.SSHD.Note = wire.CleanText(p.SSHD.Note, maxTextBytes)
+	return nil
+}
+
+// CheckUser takes the names that an OS may give to a user, domains included, and
+// none that could be an option, a pattern, an expansion or a second word in a
+// configuration file of ssh.
+func CheckUser(user string) error {
+	if user == "" || len(user) > maxUserBytes || user[0] == '-' {
+		return fmt.Errorf("user name %q cannot be used", user)
+	}
+	for _, r := range user {
+		if !unicode.IsPrint(r) || unicode.IsSpace(r) || strings.ContainsRune(`"'%$#*?!,:/[]`+"`", r) {
+			return fmt.Errorf("user name %q cannot be used", user)
+		}
+	}
 	return nil
 }
 

@@ -71,7 +71,8 @@ func isAlnum(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }
 
-func isBase64URL(c byte) bool { return isAlnum(c) || c == '_' || c == '-' }
+// IsBase64URL reports whether c is of the alphabet of RFC 4648, section 5.
+func IsBase64URL(c byte) bool { return isAlnum(c) || c == '_' || c == '-' }
 
 // random128 is 128 bits of crypto/rand as 22 characters of base64url.
 func random128() string {
@@ -101,7 +102,7 @@ func ParseConnID(s string) (ConnID, error) {
 		return "", fmt.Errorf("connection id: %w", ErrSyntax)
 	}
 	for i := 0; i < len(s); i++ {
-		if c := s[i]; !isBase64URL(c) && c != '.' && c != '~' {
+		if c := s[i]; !IsBase64URL(c) && c != '.' && c != '~' {
 			return "", fmt.Errorf("connection id: %w", ErrSyntax)
 		}
 	}
@@ -119,7 +120,7 @@ func ParseInstance(s string) (Instance, error) {
 		return "", fmt.Errorf("instance: %w", ErrSyntax)
 	}
 	for i := 0; i < len(s); i++ {
-		if !isBase64URL(s[i]) && !strings.ContainsRune(".~:+/=", rune(s[i])) {
+		if !IsBase64URL(s[i]) && !strings.ContainsRune(".~:+/=", rune(s[i])) {
 			return "", fmt.Errorf("instance: %w", ErrSyntax)
 		}
 	}

@@ -54,7 +54,7 @@ func ParseToken(s string) (Token, error) {
 		return Token{}, ErrTokenSyntax
 	}
 	for i := 0; i < len(rest); i++ {
-		if !isBase64URL(rest[i]) {
+		if !IsBase64URL(rest[i]) {
 			return Token{}, ErrTokenSyntax
 		}
 	}
@@ -149,7 +149,7 @@ func looksLikeToken(s string) bool {
 		}
 		at += i + len(tokenPrefix)
 		n := 0
-		for at+n < len(s) && isBase64URL(s[at+n]) {
+		for at+n < len(s) && IsBase64URL(s[at+n]) {
 			n++
 		}
 		if n >= 16 || i == 0 && at == len(tokenPrefix) && n > 0 {
@@ -216,7 +216,7 @@ func isVersion(p string) bool {
 		return false
 	}
 	for i := 0; i < len(p); i++ {
-		if !isBase64URL(p[i]) && !strings.ContainsRune("!#$%&'*+.^`|~", rune(p[i])) {
+		if !IsBase64URL(p[i]) && !strings.ContainsRune("!#$%&'*+.^`|~", rune(p[i])) {
 			return false
 		}
 	}

@@ -10,7 +10,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
+	"os"
 	"path/filepath"
 
 	"holdfast/internal/console"
@@ -43,9 +45,11 @@ func (f StoreFlag) Path(dir state.Dir) (string, error) {
 	return filepath.Abs(path)
 }
 
-// open opens the store for an administrator's command. It makes one where there
-// is none: an account may come before the relay's first start.
-func (f StoreFlag) open(ctx context.Context, a *console.App) (engine.Store, error) {
+// open opens the store for an administrator's command. Where there is none, only
+// one that makes an account makes it, since an account may come before the
+// relay's first start; for the others a wrong --state would look like an empty
+// relay.
+func (f StoreFlag) open(ctx context.Context, a *console.App, make bool) (engine.Store, error) {
 	dir, err := a.Dir()
 	if err != nil {
 		return nil, err
@@ -53,6 +57,9 @@ func (f StoreFlag) open(ctx context.Context, a *console.App) (engine.Store, erro
 	path, err := f.Path(dir)
 	if err != nil {
 		return nil, err
+	}
+	if _, err := os.Stat(path); !make && errors.Is(err, fs.ErrNotExist) {
+		return nil, &console.Failure{Code: console.ExitFailed, Err: fmt.Errorf("no relay's store at %s", path), Hint: "give the relay's --state (or --store); holdfast account add starts a new store"}
 	}
 	return engine.OpenSQLite(ctx, path, engine.SQLiteOptions{NoFollow: true})
 }
@@ -93,7 +100,7 @@ func (c *accountAdd) Run(ctx context.Context, a *console.App) error {
 	if err != nil {
 		return err
 	}
-	store, err := c.open(ctx, a)
+	store, err := c.open(ctx, a, true)
 	if err != nil {
 		return err
 	}
@@ -111,7 +118,7 @@ func (c *accountAdd) Run(ctx context.Context, a *console.App) error {
 type accountList struct{ StoreFlag }
 
 func (c *accountList) Run(ctx context.Context, a *console.App) error {
-	store, err := c.open(ctx, a)
+	store, err := c.open(ctx, a, false)
 	if err != nil {
 		return err
 	}
@@ -152,7 +159,7 @@ func (c *accountRemove) Run(ctx context.Context, a *console.App) error {
 	if err != nil {
 		return err
 	}
-	store, err := c.open(ctx, a)
+	store, err := c.open(ctx, a, false)
 	if err != nil {
 		return err
 	}

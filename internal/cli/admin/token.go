@@ -53,7 +53,7 @@ func (c *tokenCreate) Run(ctx context.Context, a *console.App) error {
 			return &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf("--machine: %w", err)}
 		}
 	}
-	store, err := c.open(ctx, a)
+	store, err := c.open(ctx, a, false)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ type tokenInfo struct {
 }
 
 func (c *tokenList) Run(ctx context.Context, a *console.App) error {
-	store, err := c.open(ctx, a)
+	store, err := c.open(ctx, a, false)
 	if err != nil {
 		return err
 	}
@@ -247,7 +247,7 @@ func (c *tokenRevoke) Run(ctx context.Context, a *console.App) error {
 	if strings.HasPrefix(c.ID, "hf_") {
 		return &console.Failure{Code: console.ExitUsage, Err: errors.New("token revoke takes a token's id, not its text"), Hint: "holdfast token list shows the ids"}
 	}
-	store, err := c.open(ctx, a)
+	store, err := c.open(ctx, a, false)
 	if err != nil {
 		return err
 	}

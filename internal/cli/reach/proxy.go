@@ -3,9 +3,11 @@ package reach
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -95,7 +97,8 @@ func (c *Proxy) run(ctx context.Context, a *console.App) error {
 
 	joined := make(chan error, 1)
 	// Ends with either side or ctx; after that nobody may be left to wait for.
-	go func() { joined <- wsconn.Join(ctx, stream, stdio{a.In, a.Out}) }()
+	out := &stdio{in: a.In, out: a.Out}
+	go func() { joined <- wsconn.Join(ctx, stream, out) }()
 	select {
 	case err = <-joined:
 	case <-ctx.Done():
@@ -105,6 +108,9 @@ func (c *Proxy) run(ctx context.Context, a *console.App) error {
 			return nil
 		}
 	}
+	if lost := out.lost.Load(); lost != nil {
+		return fmt.Errorf("write to standard output: %w", *lost)
+	}
 	if err == nil || errors.Is(err, wsconn.ErrLocal) || ctx.Err() != nil {
 		return nil
 	}
@@ -112,13 +118,25 @@ func (c *Proxy) run(ctx context.Context, a *console.App) error {
 }
 
 // stdio is standard input and output as one end of a stream.
-type stdio struct{ in, out *os.File }
+type stdio struct {
+	in, out *os.File
+	// lost is an error of a write that means lost bytes, a full disk say, and not
+	// a reader who has read enough.
+	lost atomic.Pointer[error]
+}
 
-func (s stdio) Read(p []byte) (int, error)  { return s.in.Read(p) }
-func (s stdio) Write(p []byte) (int, error) { return s.out.Write(p) }
+func (s *stdio) Read(p []byte) (int, error) { return s.in.Read(p) }
+
+func (s *stdio) Write(p []byte) (int, error) {
+	n, err := s.out.Write(p)
+	if err != nil && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, os.ErrClosed) {
+		s.lost.Store(&err)
+	}
+	return n, err
+}
 
 // Close leaves the output open: it is being watched, and the process ends next.
-func (s stdio) Close() error { return s.in.Close() }
+func (s *stdio) Close() error { return s.in.Close() }
 
 // watchClosed calls gone when the reader at the far end of a pipe or socket has
 // gone, though nothing is being written: a stream that is quiet would else

@@ -208,3 +208,26 @@ func TestSSHArgsStayWhole(t *testing.T) {
 		}
 	}
 }
+
+// A full disk has lost bytes of the stream; a reader who left has wanted no more.
+func TestStdoutLost(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip("this system has no /dev/full")
+	}
+	defer full.Close()
+	s := &stdio{out: full}
+	if _, err := s.Write([]byte("x")); err == nil || s.lost.Load() == nil {
+		t.Errorf("a write to a full disk: %v, kept as lost: %v", err, s.lost.Load() != nil)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	defer w.Close()
+	s = &stdio{out: w}
+	if _, err := s.Write([]byte("x")); err == nil || s.lost.Load() != nil {
+		t.Errorf("a write to a closed pipe: %v, kept as lost: %v", err, s.lost.Load() != nil)
+	}
+}
