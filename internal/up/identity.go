@@ -33,11 +33,11 @@ func LoadIdentity(dir state.Dir) (Identity, error) {
 		return Identity{}, err
 	}
 	var id Identity
-	if err := json.Unmarshal(b, &id); err != nil {
-		return Identity{}, fmt.Errorf("read %s: %w", path, err)
+	if err = json.Unmarshal(b, &id); err == nil {
+		_, err = wire.ParseMachineID(string(id.Machine))
 	}
-	if _, err := wire.ParseMachineID(string(id.Machine)); err != nil {
-		return Identity{}, fmt.Errorf("read %s: %w", path, err)
+	if err != nil {
+		return Identity{}, fmt.Errorf("read %s: it is damaged: %w; restore it from a backup, or move it away and start again with this machine's name (--name, or --machine of agent)", path, err)
 	}
 	return id, nil
 }

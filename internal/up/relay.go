@@ -91,8 +91,8 @@ type Relay struct {
 
 // StartRelay opens the store, listens and serves until Close.
 func StartRelay(ctx context.Context, o RelayOptions) (_ *Relay, err error) {
-	if o.Log == nil || o.StorePath == "" || o.Listen == "" {
-		return nil, errors.New("start relay: store, address and log are required")
+	if o.Log == nil || o.StorePath == "" {
+		return nil, errors.New("start relay: store and log are required")
 	}
 	if (o.TLSCert == "") != (o.TLSKey == "") {
 		return nil, errors.New("start relay: a certificate needs its key, and a key its certificate")
@@ -108,7 +108,7 @@ func StartRelay(ctx context.Context, o RelayOptions) (_ *Relay, err error) {
 	}
 	host, _, err := net.SplitHostPort(o.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %q: want HOST:PORT: %w", o.Listen, err)
+		return nil, &ListenError{Addr: o.Listen, Err: err}
 	}
 	behindTLS := o.PublicURL != nil && o.PublicURL.Scheme == "https"
 	hasTLS := o.TLSCert != "" || o.ACME != nil

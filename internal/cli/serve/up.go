@@ -95,21 +95,18 @@ func (u *upRun) alone(ctx context.Context) (err error) {
 	u.public = u.relay.Public
 	o.Machine, o.Relay, o.Public = id.Machine, u.relay.Local, u.public
 	o.Token = func(context.Context) (wire.Token, error) { return token, nil }
-	if u.JSON {
-		err = emit(u.App, newListeningEvent(u.relay))
-	} else {
-		u.Say("Holdfast runs: relay and agent for machine %q.\n", id.Machine)
-		u.Say("  address   %s%s", u.public, here(u.public))
-	}
-	if err != nil {
-		return err
-	}
-	if u.relay.Kept != nil {
-		if err := u.upgrades.tell(u.relay.Kept); err != nil {
-			return err
+	return u.serve(ctx, o, func() error {
+		if u.JSON {
+			err = emit(u.App, newListeningEvent(u.relay))
+		} else {
+			u.Say("Holdfast runs: relay and agent for machine %q.\n", id.Machine)
+			u.Say("  address   %s%s", u.public, here(u.public))
 		}
-	}
-	return u.serve(ctx, o)
+		if err == nil && u.relay.Kept != nil {
+			err = u.upgrades.tell(u.relay.Kept)
+		}
+		return err
+	})
 }
 
 // here marks an address that nobody else can reach.
@@ -129,20 +126,19 @@ func (u *upRun) onRelay(ctx context.Context) error {
 	}
 	o.Log = u.log
 	u.public = relay
-	if u.JSON {
-		err = emit(u.App, map[string]string{"event": "relay", "url": relay.String()})
-	} else {
+	return u.serve(ctx, o, func() error {
+		if u.JSON {
+			return emit(u.App, map[string]string{"event": "relay", "url": relay.String()})
+		}
 		u.Say("Holdfast runs: agent for machine %q.\n", o.Machine)
 		u.Say("  relay     %s", relay)
-	}
-	if err != nil {
-		return err
-	}
-	return u.serve(ctx, o)
+		return nil
+	})
 }
 
-// serve runs the agent until a signal or an end.
-func (u *upRun) serve(ctx context.Context, o up.AgentOptions) (err error) {
+// serve runs the agent until a signal or an end. Nothing is announced before the
+// agent has found its files sound.
+func (u *upRun) serve(ctx context.Context, o up.AgentOptions, announce func() error) (err error) {
 	u.paired = make(chan [2]string, 8)
 	o.Paired = func(id, name string) {
 		select {
@@ -154,6 +150,9 @@ func (u *upRun) serve(ctx context.Context, o up.AgentOptions) (err error) {
 		return err
 	}
 	defer u.agent.Close()
+	if err := announce(); err != nil {
+		return err
+	}
 	if !u.JSON {
 		u.Say("  machine   %s  (user %s)\n", o.Machine, u.agent.User())
 	}
