@@ -1,6 +1,6 @@
 // Package engine keeps what a relay must remember and finds who holds a
-// machine: the Store (accounts, machines, devices, token hashes) and the Router
-// (who holds machine M's control connection).
+// machine: the Store (accounts, machines, devices, token hashes, notices) and
+// the Router (who holds machine M's control connection).
 //
 // It never sees a token's text, only its hash, and never a byte of a stream.
 // What a caller will get wrong: a machine's name is unique within its account
@@ -125,6 +125,25 @@ type Pairing struct {
 	Expires time.Time
 }
 
+// Notice is what the relay's operator tells an account.
+type Notice struct {
+	// ID sorts by the time of posting.
+	ID      string
+	Account AccountID
+	Text    string
+	Posted  time.Time
+	Read    time.Time // first acknowledgement; zero for unread
+}
+
+// Bounds of the notices that a Store keeps.
+const (
+	// NoticeAge is how long a notice is kept: who was away for a season needs no
+	// news of the last one.
+	NoticeAge = 90 * 24 * time.Hour
+	// MaxNotices is how many of an account are kept; then the oldest goes.
+	MaxNotices = 1_000
+)
+
 // Change is one entry of the store's log of changes that close sockets or
 // concern agents. Fields that do not apply are empty.
 type Change struct {
@@ -145,6 +164,9 @@ const (
 	ChangeToken   ChangeKind = "token"   // token revoked: its sockets close 4401
 	ChangeDevice  ChangeKind = "device"  // device revoked: sockets 4401, agents get revoke
 	ChangeMachine ChangeKind = "machine" // machine removed: its sockets close 4404
+	// ChangeNotice: the notices of an account have changed, or, without an
+	// account, those of all. It closes nothing.
+	ChangeNotice ChangeKind = "notice"
 )
 
 // Store is what a relay remembers. Every method is safe for concurrent use,
@@ -205,6 +227,18 @@ type Store interface {
 	// gave it, and stores t with Account and Device filled in. ErrNotFound:
 	// unknown, expired, or bound to another key.
 	RedeemPairing(ctx context.Context, hash [32]byte, d Device, t Token) (Device, Pairing, error)
+
+	// PostNotice keeps a text for one account (ErrNotFound), or, where n.Account is
+	// empty, for each that there is, and says for how many. The id is n.ID, or one
+	// that it makes. A text that wire.CheckNotice refuses is an error that wraps
+	// wire.ErrSyntax. What is older than NoticeAge, or beyond MaxNotices of an
+	// account, goes.
+	PostNotice(ctx context.Context, n Notice) (id string, accounts int, err error)
+	// Notices lists those of an account that are not older than NoticeAge, the
+	// oldest first.
+	Notices(ctx context.Context, account AccountID) ([]Notice, error)
+	// AckNotice marks a notice read; a second time changes nothing. ErrNotFound.
+	AckNotice(ctx context.Context, account AccountID, id string) error
 
 	// Changes returns the log after a sequence number, oldest first, at most
 	// 1,000 entries. Changes(ctx, -1) returns only the newest entry, or none:

@@ -23,7 +23,7 @@ import (
 const (
 	modeVariable = "HOLDFAST_ENGINE_TEST_MODE"
 	pathVariable = "HOLDFAST_ENGINE_TEST_DB"
-	modeWrite    = "write"  // add tokens for ever, saying so after each commit
+	modeWrite    = "write"  // add tokens and read notices for ever, saying so after each commit
 	modeRevoke   = "revoke" // revoke one token
 	modeHold     = "hold"   // open the store and wait to be killed
 )
@@ -63,7 +63,7 @@ func writeForever(ctx context.Context, s engine.Store) error {
 		go func() {
 			for i := 0; ; i++ {
 				id := fmt.Sprintf("t-%d-%d-%d", os.Getpid(), w, i)
-				if err := s.AddToken(ctx, token(id)); err != nil {
+				if err := writeOne(ctx, s, id, i%8 == 0); err != nil {
 					failed <- err
 				}
 				mu.Lock()
@@ -73,6 +73,17 @@ func writeForever(ctx context.Context, s engine.Store) error {
 		}()
 	}
 	return <-failed
+}
+
+// writeOne adds a token, or posts a notice and marks it read.
+func writeOne(ctx context.Context, s engine.Store, id string, notice bool) error {
+	if !notice {
+		return s.AddToken(ctx, token(id))
+	}
+	if _, _, err := s.PostNotice(ctx, engine.Notice{ID: id, Account: "owner", Text: "move"}); err != nil {
+		return err
+	}
+	return s.AckNotice(ctx, "owner", id)
 }
 
 func token(id string) engine.Token {
@@ -137,6 +148,13 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 		for _, tok := range list {
 			there[tok.ID] = true
 		}
+		notices, err := s.Notices(t.Context(), "owner")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range notices {
+			there[n.ID] = !n.Read.IsZero()
+		}
 		lost := 0
 		for id := range acknowledged {
 			if !there[id] {
@@ -144,7 +162,7 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 			}
 		}
 		if lost > 0 || len(acknowledged) < 40 {
-			t.Errorf("round %d: %d of %d acknowledged tokens are lost", round, lost, len(acknowledged))
+			t.Errorf("round %d: %d of %d acknowledged tokens and notices are lost", round, lost, len(acknowledged))
 		}
 		if err := s.Close(); err != nil {
 			t.Fatal(err)

@@ -12,7 +12,7 @@ const maxReplaced = 64
 
 // migrations are the steps from one schema version to the next; one that was
 // released is never changed.
-var migrations = []string{schema1}
+var migrations = []string{schema1, schema2}
 
 // Times are microseconds since 1970, 0 for "never".
 var schema1 = fmt.Sprintf(`
@@ -118,3 +118,17 @@ CREATE TABLE changes (
   device  TEXT NOT NULL
 ) STRICT;
 `, maxReplaced)
+
+// schema2 adds notices: a row for each account that one was posted to, so that
+// an account's are removed with it and read by its own people.
+const schema2 = `
+CREATE TABLE notices (
+  account TEXT NOT NULL REFERENCES accounts ON DELETE CASCADE,
+  id      TEXT NOT NULL,
+  text    TEXT NOT NULL,
+  posted  INTEGER NOT NULL,
+  read    INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (account, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX notices_posted ON notices (posted);
+`

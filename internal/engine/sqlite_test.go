@@ -86,7 +86,7 @@ func TestDatabaseRunsAsPromised(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "relay.db")
 	s := open(t, path, engine.SQLiteOptions{})
 	got := engine.Pragmas(t, s, "journal_mode", "synchronous", "foreign_keys", "busy_timeout", "user_version")
-	want := map[string]string{"journal_mode": "wal", "synchronous": "2", "foreign_keys": "1", "busy_timeout": "5000", "user_version": "1"}
+	want := map[string]string{"journal_mode": "wal", "synchronous": "2", "foreign_keys": "1", "busy_timeout": "5000", "user_version": "2"}
 	for name, value := range want {
 		if got[name] != value {
 			t.Errorf("%s is %s, want %s", name, got[name], value)
@@ -95,6 +95,17 @@ func TestDatabaseRunsAsPromised(t *testing.T) {
 }
 
 // A path may hold what means something in a URI.
+// A database of the first version becomes one of this version, with what it
+// holds.
+func TestOlderSchema(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "relay.db")
+	engine.WriteOlder(t, path, "INSERT INTO accounts (id, created) VALUES ('ann', 1)")
+	s := open(t, path, engine.SQLiteOptions{})
+	if _, n, err := s.PostNotice(t.Context(), engine.Notice{Text: "moved"}); n != 1 || err != nil {
+		t.Errorf("posted to %d accounts: %v", n, err)
+	}
+}
+
 func TestStrangePath(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a b?c#d%41&e=é")
 	if err := os.Mkdir(dir, 0o700); err != nil {

@@ -1,0 +1,101 @@
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+
+	"holdfast/internal/engine/sqlitedb"
+	"holdfast/internal/wire"
+)
+
+// maxNoticeIDBytes bounds an id that a caller gives; ours have 24.
+const maxNoticeIDBytes = 64
+
+// newNoticeID sorts by time: microseconds in hexadecimal, and 45 random bits, so
+// that two of one instant differ.
+func newNoticeID(micros int64) string {
+	return fmt.Sprintf("n%014x%s", max(micros, 0), strings.ToLower(rand.Text()[:9]))
+}
+
+// PostNotice is Store's.
+func (s *store) PostNotice(ctx context.Context, n Notice) (id string, accounts int, err error) {
+	doing := "post a notice"
+	if n.Account != "" {
+		doing = fmt.Sprintf("post a notice to %q", n.Account)
+	}
+	now := s.now()
+	if n.ID == "" {
+		n.ID = newNoticeID(micros(now))
+	}
+	err = s.update(ctx, doing, func(ctx context.Context, t *sqlitedb.Tx) error {
+		if err := wire.CheckNotice(n.Text); err != nil {
+			return err
+		}
+		if len(n.ID) > maxNoticeIDBytes {
+			return fmt.Errorf("notice id is longer than %d bytes: %w", maxNoticeIDBytes, wire.ErrSyntax)
+		}
+		rows, err := t.Exec(ctx, `INSERT INTO notices (account, id, text, posted)
+			SELECT id, ?1, ?2, ?3 FROM accounts WHERE ?4 = '' OR id = ?4`, n.ID, n.Text, micros(now), n.Account)
+		switch {
+		case err != nil:
+			return refused(err)
+		case rows == 0 && n.Account != "":
+			return ErrNotFound
+		}
+		accounts = int(rows)
+		if _, err := t.Exec(ctx, "DELETE FROM notices WHERE posted <= ?", micros(now.Add(-NoticeAge))); err != nil {
+			return err
+		}
+		// The new one stays whatever the clocks said when the others came.
+		_, err = t.Exec(ctx, `DELETE FROM notices WHERE id <> ?1 AND (account, id) IN (
+			SELECT account, id FROM (
+				SELECT account, id, row_number() OVER (PARTITION BY account ORDER BY id = ?1 DESC, posted DESC, id DESC) AS place
+				FROM notices WHERE ?2 = '' OR account = ?2)
+			WHERE place > ?3)`, n.ID, n.Account, MaxNotices)
+		if err != nil {
+			return err
+		}
+		return note(ctx, t, Change{Kind: ChangeNotice, Account: n.Account})
+	})
+	return n.ID, accounts, err
+}
+
+// Notices is Store's.
+func (s *store) Notices(ctx context.Context, account AccountID) ([]Notice, error) {
+	var out []Notice
+	err := s.view(ctx, fmt.Sprintf("list notices of %q", account), func(ctx context.Context, q *sqlitedb.Reads) error {
+		return q.Each(ctx, func(row sqlitedb.Row) error {
+			n := Notice{Account: account}
+			var posted, read int64
+			if err := row.Scan(&n.ID, &n.Text, &posted, &read); err != nil {
+				return err
+			}
+			n.Posted, n.Read = fromMicros(posted), fromMicros(read)
+			out = append(out, n)
+			return nil
+		}, "SELECT id, text, posted, read FROM notices WHERE account = ? AND posted > ? ORDER BY posted, id",
+			account, micros(s.now().Add(-NoticeAge)))
+	})
+	return out, err
+}
+
+// AckNotice is Store's.
+func (s *store) AckNotice(ctx context.Context, account AccountID, id string) error {
+	return s.update(ctx, "acknowledge a notice", func(ctx context.Context, t *sqlitedb.Tx) error {
+		var read int64
+		err := t.Row(ctx, "SELECT read FROM notices WHERE account = ? AND id = ? AND posted > ?",
+			account, id, micros(s.now().Add(-NoticeAge))).Scan(&read)
+		if err != nil {
+			return found(err)
+		}
+		if read != 0 {
+			return nil
+		}
+		if _, err := t.Exec(ctx, "UPDATE notices SET read = ? WHERE account = ? AND id = ?", micros(s.now()), account, id); err != nil {
+			return err
+		}
+		return note(ctx, t, Change{Kind: ChangeNotice, Account: account})
+	})
+}
