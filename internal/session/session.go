@@ -81,6 +81,11 @@ type Option struct {
 	ID    string `json:"id"`             // stable within the dialog: "1", "2", "y", "n", "esc"
 	Label string `json:"label"`          // the program's own words
 	Role  Role   `json:"role,omitempty"` // what it means, where that is known
+	// Selected says that the program's pointer is on it now.
+	Selected bool `json:"selected,omitempty"`
+	// Keys choose and confirm it on the screen that it was read from: tmux names
+	// of keys, in order. They stay on the machine.
+	Keys []string `json:"-"`
 }
 
 // A Role says what an Option means.
@@ -91,6 +96,7 @@ const (
 	Approve       Role = "approve"       // this once
 	ApproveAlways Role = "approveAlways" // this and what is like it
 	Deny          Role = "deny"
+	FreeText      Role = "text" // takes an answer in the person's own words
 )
 
 // An ID names a pane of a machine for as long as the pane lives: a tag of its
