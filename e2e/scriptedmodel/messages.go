@@ -3,6 +3,7 @@ package scriptedmodel
 import (
 	"encoding/json"
 	"net/http"
+	"regexp"
 	"strings"
 )
 
@@ -63,6 +64,18 @@ func spoken(content json.RawMessage) string {
 	return strings.Join(parts, "\n")
 }
 
+// planFile is where Claude Code says that the plan belongs.
+var planFile = regexp.MustCompile(`/[^\s"'\x60\\]*/plans/[^\s"'\x60\\]+\.md`)
+
+func (q messagesRequest) planFile() string {
+	for i := len(q.Messages) - 1; i >= 0; i-- {
+		if found := planFile.Find(q.Messages[i].Content); found != nil {
+			return string(found)
+		}
+	}
+	return "plan.md"
+}
+
 // own cuts reminders out of a text; what is left of a text that the tool wrote
 // itself is nothing.
 func own(text string) string {
@@ -90,6 +103,9 @@ func messages(w http.ResponseWriter, r *http.Request) {
 	now := step{kind: "say", arg: "A short title"}
 	if len(q.Tools) > 0 {
 		now = at(prompt, answers)
+	}
+	if now.kind == "planfile" {
+		now = step{kind: "write", arg: q.planFile() + " " + now.arg, wait: now.wait}
 	}
 	if now.kind == "fail" {
 		status, kind, message := failure(now.arg)

@@ -106,8 +106,10 @@ func (q responsesRequest) item(now step) map[string]any {
 		return call(name, arguments)
 	case "write":
 		path, text, _ := strings.Cut(now.arg, " ")
-		patch := "*** Begin Patch\n*** Add File: " + path + "\n+" + strings.ReplaceAll(text, `\n`, "\n+") + "\n*** End Patch\n"
-		return map[string]any{"type": "custom_tool_call", "id": next("ctc_"), "call_id": next("call_"), "name": "apply_patch", "input": patch, "status": "completed"}
+		name, arguments := q.shell("apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: " + path + "\n+" + strings.ReplaceAll(text, `\n`, "\n+") + "\n*** End Patch\nEOF\n")
+		delete(arguments, "sandbox_permissions")
+		delete(arguments, "justification")
+		return call(name, arguments)
 	case "ask":
 		return call("request_user_input", map[string]any{"questions": []map[string]any{{
 			"id": "colour", "header": questions[0].Header, "question": questions[0].Question, "options": questions[0].Options}}})

@@ -13,7 +13,7 @@
 //	edit PATH OLD NEW        a change of a file
 //	read PATH                a file
 //	ask N                    N questions with choices; "ask multi" one that takes several
-//	plan TEXT                a plan to approve
+//	plan TEXT                a plan to approve: two answers, its file and the question
 //	agent PROMPT             a sub-agent with that prompt
 //	wait SECONDS STEP        STEP, after that time
 //	fail STATUS              the HTTP status and the error that belongs to it
@@ -52,7 +52,12 @@ func steps(prompt string) []step {
 	}
 	var out []step
 	for _, s := range strings.Split(script, " then ") {
-		out = append(out, parse(strings.TrimSpace(s)))
+		next := parse(strings.TrimSpace(s))
+		if next.kind == "plan" {
+			// The plan is a file, whose name the request tells.
+			out = append(out, step{kind: "planfile", arg: next.arg})
+		}
+		out = append(out, next)
 	}
 	return out
 }
