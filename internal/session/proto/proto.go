@@ -130,6 +130,7 @@ const (
 	CodeDialogOpen    Code = "dialog-open"    // a dialog is there that text would answer by accident; Error.Dialog
 	CodeNoOption      Code = "no-option"      // the dialog does not offer that
 	CodeComposer      Code = "composer"       // something stands in the input box; Error.Text
+	CodeNoComposer    Code = "no-composer"    // the tool shows no input box now
 	CodeNotPassword   Code = "not-password"   // a secret was sent and nothing asks for one
 	CodePassword      Code = "password"       // a password is asked for and the text was not marked secret
 	CodeKeyUsed       Code = "key-used"       // the key was used for another reply

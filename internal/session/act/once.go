@@ -1,0 +1,116 @@
+package act
+
+import (
+	"context"
+	"crypto/sha256"
+	"time"
+
+	"holdfast/internal/session/proto"
+)
+
+const (
+	// keepTime is how long a key is remembered: a phone that comes back from a
+	// night in a drawer asks once more.
+	keepTime = 24 * time.Hour
+	// maxKept bounds the keys, of which each costs some hundred bytes.
+	maxKept = 2000
+)
+
+// entry is an action that is being done, or was.
+type entry struct {
+	key   string
+	print [sha256.Size]byte
+	ended time.Time // zero while it is being done
+
+	// These are guarded by Actor.mu; changed is replaced whenever one of them is.
+	stage   proto.Stage
+	outcome proto.Outcome
+	err     error
+	over    bool
+	changed chan struct{}
+}
+
+// once does an action at most once for a key. Who asks again with the key gets
+// what came of the first, from the stage that it is at. An error is forgotten:
+// nothing was typed, so the key is free again. Without a key there is nothing
+// to find again.
+func (a *Actor) once(ctx context.Context, key string, print [sha256.Size]byte, receipt func(proto.Stage), do func(context.Context, func(proto.Stage)) (proto.Outcome, error)) (proto.Outcome, error) {
+	a.mu.Lock()
+	e := a.done[key]
+	switch {
+	case a.closed:
+		a.mu.Unlock()
+		return proto.Outcome{}, proto.Errorf(proto.CodeFailed, "holdfast on the machine is ending")
+	case key != "" && e != nil && e.print != print:
+		a.mu.Unlock()
+		return proto.Outcome{}, proto.Errorf(proto.CodeKeyUsed, "the key was used for another text")
+	case key == "" || e == nil:
+		e = &entry{key: key, print: print, stage: proto.Sent, changed: make(chan struct{})}
+		if key != "" {
+			a.remember(e)
+		}
+		// Ends within actionTime, or with Close, which waits.
+		a.wg.Go(func() {
+			ctx, cancel := context.WithTimeout(a.ctx, actionTime)
+			defer cancel()
+			outcome, err := do(ctx, func(s proto.Stage) { a.progress(e, func() { e.stage = s }) })
+			a.progress(e, func() {
+				e.outcome, e.err, e.over, e.ended = outcome, err, true, time.Now()
+				if err != nil && a.done[key] == e {
+					delete(a.done, key)
+				}
+			})
+		})
+	}
+	a.mu.Unlock()
+
+	told := map[proto.Stage]bool{}
+	for {
+		a.mu.Lock()
+		stage, over, changed, outcome, err := e.stage, e.over, e.changed, e.outcome, e.err
+		a.mu.Unlock()
+		if over && err != nil {
+			return proto.Outcome{}, err
+		}
+		if !told[stage] {
+			told[stage] = true
+			receipt(stage)
+		}
+		if over {
+			return outcome, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return proto.Outcome{}, context.Cause(ctx)
+		}
+	}
+}
+
+func (a *Actor) progress(e *entry, change func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	change()
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// remember keeps an entry and forgets the oldest. Its caller holds mu.
+func (a *Actor) remember(e *entry) {
+	a.done[e.key] = e
+	a.order = append(a.order, e.key)
+	now := time.Now()
+	for len(a.order) > 0 {
+		oldest := a.done[a.order[0]]
+		switch {
+		case oldest == nil: // it failed
+		case !oldest.over:
+			return
+		case len(a.order) <= maxKept && now.Sub(oldest.ended) < keepTime:
+			return
+		default:
+			delete(a.done, oldest.key)
+		}
+		a.order = a.order[1:]
+	}
+}
