@@ -30,8 +30,10 @@ type Conn struct {
 	timer *time.Timer // the judge's deadline
 	age   *time.Timer // nil without a maximum age
 	ready bool
-	end   End
-	ended bool // no further frame is queued
+	// greeted says that the channel has said something, or was asked to.
+	greeted bool
+	end     End
+	ended   bool // no further frame is queued
 	// out waits to be written; room is signalled when it was taken.
 	out      [][]byte
 	outBytes int
@@ -109,6 +111,7 @@ func (c *Conn) Send(v any) error {
 func (c *Conn) SendPrepared(f Prepared) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.greeted = true
 	return c.enqueue(f.frame)
 }
 
@@ -122,6 +125,7 @@ func (c *Conn) SendWait(ctx context.Context, v any) error {
 	for {
 		c.mu.Lock()
 		if c.ended || len(c.out) == 0 || c.outBytes+len(f.frame) <= c.s.opt.MaxQueueBytes/4 {
+			c.greeted = true
 			err := c.enqueue(f.frame)
 			c.mu.Unlock()
 			return err
@@ -394,6 +398,10 @@ func (c *Conn) opened(err error) {
 	}
 	if err == nil {
 		c.ready = true
+		if p := c.s.opt.Profile; !c.greeted && p.greets {
+			// Nothing else would tell the client that the channel is open.
+			c.push(frame.AppendFrame(nil, frame.Text, []byte(p.ping)))
+		}
 		c.apply(c.judge.Ready(c.s.clock.At(time.Now())))
 		return
 	}

@@ -221,6 +221,45 @@ func TestProbesAreAnsweredWhileOpenRuns(t *testing.T) {
 	}
 }
 
+// TestAChannelThatSaysNothingIsOpenedByAQuestion is for pages: they know that a
+// channel is open by the first thing it says.
+func TestAChannelThatSaysNothingIsOpenedByAQuestion(t *testing.T) {
+	for name, c := range map[string]struct {
+		profile *live.Profile
+		says    bool
+		want    string
+	}{
+		"silent":         {live.Holdfast, false, `{"op":"ping"}`},
+		"greets":         {live.Holdfast, true, `"hello"`},
+		"silent, hydro":  {live.Hydro, false, `1`}, // as a Hydro server is
+		"greeted, hydro": {live.Hydro, true, `"hello"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newEcho()
+				h.open = func(_ context.Context, conn *live.Conn) error {
+					time.Sleep(time.Second)
+					if c.says {
+						return conn.Send("hello")
+					}
+					return nil
+				}
+				conn := newSite(t, live.Options{Profile: c.profile}, h).dial(t)
+				write(t, conn, `1`)
+				start := time.Now()
+				if got := read(t, conn); got != c.want || time.Since(start) != time.Second {
+					t.Errorf("got %s after %v, want %s when Open has returned", got, time.Since(start), c.want)
+				}
+				if c.want != `1` {
+					if got := read(t, conn); got != `1` {
+						t.Errorf("then %s, want the answer to the first message", got)
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestHydroTimes is what a Hydro page sees: asked at 40 s, given up at 80 s, and
 // never while it answers.
 func TestHydroTimes(t *testing.T) {

@@ -22,8 +22,12 @@ type Profile struct {
 	// asksByText says that the server's own question is ping and not a ping
 	// frame of RFC 6455.
 	asksByText bool
-	keepalive  time.Duration
-	silence    time.Duration // zero: two and a half keepalives
+	// greets says that the server asks ping once Open has returned, where the
+	// channel itself has sent nothing: a client takes whatever comes first, but
+	// an answer to its own question, as the sign that the channel is open.
+	greets    bool
+	keepalive time.Duration
+	silence   time.Duration // zero: two and a half keepalives
 }
 
 var (
@@ -34,6 +38,7 @@ var (
 		Name: "holdfast",
 		ping: `{"op":"ping"}`, pong: `{"op":"pong"}`,
 		protocols: []string{"holdfast.v1"},
+		greets:    true,
 		keepalive: 25 * time.Second,
 	}
 	// Hydro is what pages of a Hydro site speak: the texts ping and pong, asked

@@ -314,7 +314,7 @@ export const createLive = (o: LiveOptions): Live => {
       // Nothing was asked before, so an error is the whole channel's. The close
       // behind it may never come.
       if (message?.error) fail({ code: 4000, reason: message.error.name });
-      else if (kind == TEXT || !greets) ready(t);
+      else if (kind != PONG || !greets) ready(t);
     }
     if (socket == s) judged(judge.inbound(t, kind));
     if (socket == s && kind == PING) attempt(() => s.send(profile.pong));

@@ -1,43 +1,27 @@
 // The client against the real Go server, every kind of channel, both profiles.
 
 import assert from "node:assert/strict";
-import { execFileSync, spawn, type ChildProcess } from "node:child_process";
 import { after, afterEach, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 
 import { holdfast, hydro, timing, type LiveOptions } from "@holdfast/live";
 import { closeAll, connect, pause, until } from "./real.js";
+import { buildSite, startSite, type Site } from "./site.js";
 
-// Seen from build/test, where the compiled tests run.
-const root = fileURLToPath(new URL("../../", import.meta.url));
-const binary = fileURLToPath(new URL("../server", import.meta.url));
-
-let child: ChildProcess;
+let server: Site;
 let host: string;
 
 before(async () => {
-  execFileSync(process.env.GO ?? "go", ["build", "-o", binary, "./test/server"], { cwd: root, stdio: "inherit" });
-  child = spawn(binary, { stdio: ["ignore", "pipe", "inherit"] });
-  let printed = "";
-  child.stdout!.on("data", (b) => (printed += b));
-  await until("the server's address", () => printed.includes("\n"));
-  host = printed.trim();
-  assert.match(host, /^127\.0\.0\.1:\d+$/);
+  // Seen from build/test, where the compiled tests run.
+  server = await startSite(buildSite(fileURLToPath(new URL("../../", import.meta.url))));
+  host = server.site;
 });
 afterEach(closeAll);
-after(() => child?.kill());
-
-const post = async (path: string) => {
-  const r = await fetch(`http://${host}${path}`, { method: "POST" });
-  assert.ok(r.ok, `${path}: ${r.status}`);
-};
+after(() => server?.stop());
 
 const soon = { random: () => 0.01 };
 
 const profiles = { holdfast, hydro } as const;
-
-/** Only where the server of the holdfast profile waits to be asked must that be said. */
-const silent = (name: string): Partial<LiveOptions> => (name == "holdfast" ? { greets: false } : {});
 
 for (const [name, profile] of Object.entries(profiles)) {
   const open = (path: string, more: Partial<LiveOptions> = {}) => connect(`ws://${host}/${name}${path}`, { profile, ...soon, ...more });
@@ -48,7 +32,7 @@ for (const [name, profile] of Object.entries(profiles)) {
     await until("both have the state", () => a.messages.length == 1 && b.messages.length == 1);
     const ids = (m: any): string[] => m.inbox?.map((n: any) => n.id) ?? [];
     const id = `${name}-1`;
-    await post(`/post?id=${id}`);
+    await server.order("post", { id, text: "hello" });
     await until("both have the notice", () => [a, b].every((c) => ids(c.messages.at(-1)).includes(id)));
     const receipt = a.live.send({ op: "acknowledge", id }, { confirm: (m) => m.inbox && !ids(m).includes(id) });
     assert.equal(receipt.state, "sent");
@@ -62,7 +46,7 @@ for (const [name, profile] of Object.entries(profiles)) {
   });
 
   test(`${name}: watch: replayed after a reconnect, soft errors`, async () => {
-    const c = open("/watch", silent(name));
+    const c = open("/watch");
     c.live.report("watch", { op: "watch", ids: ["a", "nobody"] });
     await until("state and error", () => c.messages.length == 2);
     assert.deepEqual(c.messages.find((m) => m.id), { id: "a", status: "waiting" });
@@ -78,11 +62,11 @@ for (const [name, profile] of Object.entries(profiles)) {
   });
 
   test(`${name}: detail: ended is no error, reopen() sees what was taken up again`, async () => {
-    await post(`/set?id=${name}&status=accepted`);
+    await server.order("set", { id: name, status: "accepted" });
     const c = open(`/detail?id=${name}`);
     await until("ended", () => c.live.status.state == "ended");
     assert.equal(c.live.status.why!.code, 4001);
-    await post(`/set?id=${name}&status=judging`);
+    await server.order("set", { id: name, status: "judging" });
     c.live.reopen();
     await until("judging", () => c.messages.at(-1).status == "judging");
     assert.equal(c.live.status.state, "live");
@@ -130,14 +114,14 @@ test("run: output goes on from where this client is", async () => {
     assert.equal(m.at, text.length, "neither lost nor repeated");
     text += Buffer.from(m.data, "base64").toString();
   };
-  const c = connect(`ws://${host}/holdfast/run`, { ...soon, greets: false, message: take });
+  const c = connect(`ws://${host}/holdfast/run`, { ...soon, message: take });
   c.live.report("run", () => ({ op: "run", from: text.length }));
-  await post("/write?text=compiling");
+  await server.order("write", { text: "compiling" });
   await until("the first output", () => text == "compiling");
   c.sockets[0]!.terminate();
-  await post("/write?text=,%20running");
+  await server.order("write", { text: ", running" });
   await until("the rest", () => text == "compiling, running");
-  await post("/finish");
+  await server.order("finish");
   await until("ended", () => c.live.status.state == "ended");
 });
 
@@ -164,7 +148,7 @@ test("a planned restart: back after the delay that the server gave", async () =>
   const c = connect(`ws://${host}/holdfast/inbox`, soon);
   await until("live", () => c.live.status.state == "live");
   const from = performance.now();
-  await post("/shutdown?profile=holdfast&spread=600ms");
+  await server.order("shutdown", { profile: "holdfast", spread: "600ms" });
   await until("told", () => c.live.status.why?.code == 1012);
   const asked = Number(/after=(\d+)/.exec(c.live.status.why!.reason!)![1]);
   assert.ok(asked < 600);

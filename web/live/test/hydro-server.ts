@@ -6,7 +6,9 @@
 import type { AddressInfo } from "node:net";
 import { WebSocket, WebSocketServer } from "ws";
 
-/** Scaled by the factor that the client's clock runs faster: Hydro's own times in ms. */
+import type { Driven } from "./real.js";
+
+/** Hydro's own times in ms. */
 const HEARTBEAT = 40_000;
 const ASK_AFTER = 30_000;
 const GIVE_UP_AFTER = 80_000;
@@ -29,16 +31,16 @@ export class HydroServer {
   private constructor(
     server: WebSocketServer,
     readonly routes: Record<string, HydroHandler>,
-    readonly factor: number,
+    readonly time: Driven,
   ) {
     this.#server = server;
     server.on("connection", (c, request) => void this.#serve(c, request.url!.split("?")[0]!));
   }
 
-  static async start(routes: Record<string, HydroHandler>, factor: number) {
+  static async start(routes: Record<string, HydroHandler>, time: Driven) {
     const server = new WebSocketServer({ host: "127.0.0.1", port: 0 });
     await new Promise((done) => server.once("listening", done));
-    return new HydroServer(server, routes, factor);
+    return new HydroServer(server, routes, time);
   }
 
   get url() {
@@ -69,21 +71,25 @@ export class HydroServer {
       return;
     }
 
-    let last = performance.now();
-    const heartbeat = setInterval(() => {
-      const silence = (performance.now() - last) * this.factor;
+    const { now, timers } = this.time;
+    let last = now().mono;
+    let beat: unknown;
+    const heartbeat = () => {
+      beat = timers.setTimeout(heartbeat, HEARTBEAT);
+      const silence = now().mono - last;
       if (this.mute) return;
       if (silence > GIVE_UP_AFTER) c.terminate();
       else if (silence > ASK_AFTER) {
         this.pings++;
         c.send("ping");
       }
-    }, HEARTBEAT / this.factor);
-    c.on("close", () => clearInterval(heartbeat));
-    c.on("pong", () => (last = performance.now()));
+    };
+    beat = timers.setTimeout(heartbeat, HEARTBEAT);
+    c.on("close", () => timers.clearTimeout(beat));
+    c.on("pong", () => (last = now().mono));
     c.on("message", (raw) => {
       if (this.mute) return;
-      last = performance.now();
+      last = now().mono;
       const text = String(raw);
       this.received.push(text);
       if (text == "ping") c.send("pong");

@@ -60,6 +60,19 @@ test("where the server is silent until asked, its pong makes the channel ready",
   assert.equal(receipt.state, "sent");
 });
 
+test("a channel that says nothing is ready by the server's question, which the site does not see", () => {
+  const site = createSite();
+  const live = createLive(site.options);
+  live.reopen();
+  live.report("watch", { op: "watch", ids: ["a"] });
+  site.socket.open();
+  assert.deepEqual(site.socket.sent, []);
+  site.socket.message(PING);
+  assert.equal(live.status.state, "live");
+  assert.deepEqual(site.socket.sent.sort(), ['{"op":"watch","ids":["a"]}', PONG].sort());
+  assert.deepEqual(site.messages, []);
+});
+
 test("a handshake that nobody answers ends after 10 s", () => {
   const site = createSite();
   const live = createLive(site.options);

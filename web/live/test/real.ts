@@ -3,6 +3,7 @@
 import { WebSocket } from "ws";
 
 import { createLive, type Live, type LiveOptions, type SocketLike } from "@holdfast/live";
+import { FakeClock } from "./fake.js";
 
 /** Everything that a test has opened; closed by closeAll. */
 const open = new Set<Live>();
@@ -36,14 +37,35 @@ export const closeAll = () => {
   open.clear();
 };
 
-/** Time that runs a number of times faster, for client and server alike. */
-export const faster = (factor: number) => ({
-  now: () => ({ mono: performance.now() * factor, wall: Date.now() * factor }),
-  timers: {
-    setTimeout: (f: () => void, ms = 0) => setTimeout(f, ms / factor),
-    clearTimeout: (id: any) => clearTimeout(id),
-  },
-});
+/**
+ * Time that passes only when told, for client and server of one process that
+ * talk over real sockets: however slow the machine is, what was sent arrives
+ * before the next moment comes.
+ */
+export const driven = () => {
+  const clock = new FakeClock();
+  /** The shortest of the times under test is two seconds. */
+  const step = 200;
+  const pass = async (ms: number) => {
+    for (let left = ms; left > 0; left -= step) {
+      clock.advance(Math.min(step, left));
+      // A round trip is a few turns of the event loop, a handshake some more.
+      for (let turn = 0; turn < 5; turn++) await new Promise((done) => setImmediate(done));
+      await pause(1);
+    }
+  };
+  return {
+    now: clock.now,
+    timers: clock.timers,
+    pass,
+    after: (ms: number) => new Promise<void>((done) => void clock.timers.setTimeout(done, ms)),
+    async until(what: string, holds: () => unknown, ms = 600_000) {
+      for (const end = clock.mono + ms; !holds(); await pass(step)) if (clock.mono > end) throw new Error(`never: ${what}`);
+    },
+  };
+};
+
+export type Driven = ReturnType<typeof driven>;
 
 /** Waits until something holds; what says in words what never did. Generous, because it is no measurement. */
 export const until = async (what: string, holds: () => unknown, ms = 15_000) => {
