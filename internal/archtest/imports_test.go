@@ -21,8 +21,9 @@ var testOnly = []string{
 }
 
 // tools are programs of this repository beside the binary: they are built and
-// run by scripts, never shipped, and read their own arguments.
-var tools = []string{"bench", "scripts"}
+// run by scripts or by the tests of web's packages, whose other ends they are;
+// never shipped, and they read their own arguments.
+var tools = []string{"bench", "scripts", "web"}
 
 // rule is one line of the dependency table.
 type rule struct {
