@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/memnet"
 	"holdfast/internal/relay/axes"
 	"holdfast/internal/relay/changes"
+	"holdfast/internal/relay/controls"
 	"holdfast/internal/wire"
 )
 
@@ -97,7 +98,7 @@ func TestBubbleReapingASilentAgent(t *testing.T) {
 					t.Fatalf("reaped: %v, want %v", got, tt.reap)
 				}
 				if tt.reap {
-					roughly(t, "reaping", time.Since(began), reapAfter, 45*time.Second)
+					roughly(t, "reaping", time.Since(began), controls.ReapAfter, 45*time.Second)
 				}
 				if n := g.metric("holdfast_relay_reaps_total"); (n == 1) != tt.reap {
 					t.Errorf("counted %v reaps", n)
@@ -112,7 +113,7 @@ func TestBubbleReapTime(t *testing.T) {
 	bubble(t, func(t *testing.T, g *rig) {
 		conn := g.rawUpgrade("/agent/mini", g.agentToken("mini").text)
 		took, code, _ := lastedUntilClose(t, conn)
-		roughly(t, "reaping", took, reapAfter, 3*time.Second)
+		roughly(t, "reaping", took, controls.ReapAfter, 3*time.Second)
 		if code != uint16(wire.CloseGoingAway) {
 			t.Errorf("closed %d", code)
 		}
@@ -163,21 +164,8 @@ func TestBubbleAnsweringLegsLiveForHours(t *testing.T) {
 		a := g.ready("mini")
 		dev := g.rawUpgrade("/connect/mini", g.deviceToken().text)
 		agt := g.rawUpgrade(wire.AgentDataPath("mini", a.next().ConnID), a.token.text)
-		answer := func(conn net.Conn) {
-			for {
-				h, p, err := readFrame(conn)
-				if err != nil || h.Op == frame.Close {
-					return
-				}
-				if h.Op == frame.Ping {
-					if _, err := conn.Write(masked(frame.Pong, true, p)); err != nil {
-						return
-					}
-				}
-			}
-		}
-		go answer(dev) // both end with their connection
-		go answer(agt)
+		go answerPings(dev) // both end with their connection
+		go answerPings(agt)
 		time.Sleep(3 * time.Hour)
 		if n := g.relay.axes.Count(axes.Device); n != 1 {
 			t.Errorf("%d streams are left", n)

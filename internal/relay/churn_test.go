@@ -22,10 +22,23 @@ func descriptors(t *testing.T) int {
 	return len(list)
 }
 
+// liveHeap is what is reachable, after what finalizers and pools let go.
+func liveHeap() uint64 {
+	var m runtime.MemStats
+	for range 3 {
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
 // Streams that are aborted in any phase leave nothing: no descriptor, no
-// goroutine, no entry.
+// goroutine, no entry, no memory.
 func TestAbortedStreamsLeaveNothing(t *testing.T) {
-	const rounds = 100
+	rounds := 100
+	if os.Getenv("HOLDFAST_LONG") == "1" {
+		rounds = 1000
+	}
 	phases := map[string]func(g *rig, a *agent, device issued){
 		"before the dial-back": func(g *rig, a *agent, device issued) {
 			conn, _ := g.rawDevice(a, device)
@@ -67,7 +80,7 @@ func TestAbortedStreamsLeaveNothing(t *testing.T) {
 			}
 			eventually(t, "the first are gone", quiet)
 			time.Sleep(50 * time.Millisecond)
-			goroutines, files := runtime.NumGoroutine(), descriptors(t)
+			goroutines, files, heap := runtime.NumGoroutine(), descriptors(t), liveHeap()
 			for range rounds {
 				abort(g, a, device)
 			}
@@ -75,6 +88,10 @@ func TestAbortedStreamsLeaveNothing(t *testing.T) {
 			eventually(t, "goroutines and descriptors are back", func() bool {
 				return runtime.NumGoroutine() <= goroutines+3 && descriptors(t) <= files+3
 			})
+			// A stream that stayed would keep its pump's state, some 2 KB, and two sockets.
+			if now := liveHeap(); now > heap+uint64(rounds)*1024 {
+				t.Errorf("%d aborted streams left %d KB", rounds, (now-heap)>>10)
+			}
 			if n := g.relay.axes.Streams(device.ID); n != 0 {
 				t.Errorf("%d streams are still counted", n)
 			}

@@ -14,6 +14,7 @@ import (
 
 	"holdfast/internal/engine"
 	"holdfast/internal/relay/axes"
+	"holdfast/internal/relay/controls"
 	"holdfast/internal/wire"
 )
 
@@ -41,7 +42,7 @@ func TestStolenNameIsClosedAndNotPonged(t *testing.T) {
 		// The registry forgets the socket without a word to it: the ghost.
 		k := engine.Key{Account: "ann", Machine: "mini"}
 		for _, m := range g.relay.axes.OfRole(axes.Control) {
-			g.router.Release(k, m.Self().(*control))
+			g.router.Release(k, m.Self().(*controls.Conn))
 		}
 		a.send(wire.Message{Op: wire.OpPing})
 		wantClose(t, a.ws, wire.CloseRestart, "restart after=0")
@@ -151,8 +152,8 @@ func TestHelloIsKept(t *testing.T) {
 		a.send(wire.Message{Op: wire.OpHello, Version: "1.2.3", Features: []string{"revoke", "drain", "bad one"},
 			Services: []wire.ServiceName{"ssh", "web"}, Presence: "blob"})
 		a.pong()
-		h := g.relay.greetingOf(engine.Key{Account: "ann", Machine: "mini"})
-		if h.Version != "1.2.3" || !slices.Equal(h.Features, []string{"revoke", "drain"}) || !slices.Equal(h.Services, []wire.ServiceName{"ssh", "web"}) {
+		h := g.relay.controls.Said("ann")["mini"]
+		if h.Version != "1.2.3" || !slices.Equal(h.Features, []string{"revoke", "drain"}) || !slices.Equal(h.Services, []wire.ServiceName{"ssh", "web"}) || h.Presence != "blob" {
 			t.Errorf("kept %+v", h)
 		}
 	})
@@ -197,7 +198,7 @@ func TestRevokesAreSentUntilAcknowledged(t *testing.T) {
 
 // A parked machine pays for this entry; the relay has a kilobyte for it all.
 func TestControlEntryIsSmall(t *testing.T) {
-	if n := unsafe.Sizeof(control{}); n > 144 {
+	if n := unsafe.Sizeof(controls.Conn{}); n > 144 {
 		t.Errorf("a control connection has %d bytes", n)
 	}
 }

@@ -4,18 +4,21 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"holdfast/internal/engine"
 	"holdfast/internal/liveness"
+	"holdfast/internal/relay/admit"
 	"holdfast/internal/relay/axes"
+	"holdfast/internal/relay/controls"
 	"holdfast/internal/wire"
 )
 
 const (
 	// drainBase is how long a restart takes at least: nobody is told to come back
 	// sooner.
-	drainBase = time.Second
+	drainBase = admit.Base
 	// drainSpread is over how long many agents come back: 6 % of them in any
 	// second, and all well within half a minute. At half it would be over the
 	// tenth that a relay should have to take in a second.
@@ -34,12 +37,12 @@ const (
 // every socket with 1012 and that delay. It returns when all are gone, or with
 // ctx's error. Close comes next.
 func (r *Relay) Drain(ctx context.Context) error {
-	r.draining.Store(true)
+	r.door.Shut()
 	// Closes the listeners at once, then waits for requests under way.
 	r.background(func() { _ = r.server.Shutdown(ctx) })
 
 	began := time.Now()
-	r.farewell(r.axes.OfRole(axes.Control), append(r.axes.OfRole(axes.Device), r.axes.OfRole(axes.Live)...))
+	r.farewell(r.axes.OfRole(axes.Control), slices.Concat(r.axes.OfRole(axes.Device), r.axes.OfRole(axes.Live), r.axes.OfRole(axes.Agent)))
 	if err := r.settle(ctx); err != nil {
 		return fmt.Errorf("drain: %w", err)
 	}
@@ -56,7 +59,7 @@ func (r *Relay) farewell(agents, others []*axes.Member) {
 	for i, m := range agents {
 		of[m.Key()] = delays[i]
 		// One that cannot be told learns it from the close frame.
-		_ = m.Self().(*control).Deliver(wire.Message{Op: wire.OpDrain, AfterMs: delays[i].Milliseconds()})
+		_ = m.Self().(*controls.Conn).Deliver(wire.Message{Op: wire.OpDrain, AfterMs: delays[i].Milliseconds()})
 	}
 	left := func(d time.Duration) string { return liveness.RestartReason(d - time.Since(began)) }
 	for i, m := range agents {

@@ -8,12 +8,10 @@ import (
 	"time"
 
 	"holdfast/internal/engine"
-	"holdfast/internal/liveness"
-	"holdfast/internal/park"
 	"holdfast/internal/pump"
 	"holdfast/internal/relay/axes"
+	"holdfast/internal/relay/controls"
 	"holdfast/internal/relay/handover"
-	"holdfast/internal/relay/proof"
 	"holdfast/internal/wire"
 )
 
@@ -46,7 +44,7 @@ func (r *Relay) Freeze(ctx context.Context, except engine.Key) *handover.State {
 	for until := time.Now().Add(freezeDials); r.dials.Count() > 0 && time.Now().Before(until); {
 		time.Sleep(drainPoll / 4)
 	}
-	r.draining.Store(true)
+	r.door.Shut()
 	keep := r.dismiss(ctx, except)
 
 	out := &handover.State{Began: time.Now(), Changes: r.changes.Position()}
@@ -75,7 +73,7 @@ func (r *Relay) Freeze(ctx context.Context, except engine.Key) *handover.State {
 		case <-tick.C: // one may have ended by itself
 		}
 	}
-	out.Controls = r.freezeControls()
+	out.Controls = r.controls.Freeze()
 	return out
 }
 
@@ -84,11 +82,7 @@ func (r *Relay) Freeze(ctx context.Context, except engine.Key) *handover.State {
 func (r *Relay) dismiss(ctx context.Context, except engine.Key) (keep []*stream) {
 	var agents, others []*axes.Member
 	for _, m := range r.axes.OfRole(axes.Control) {
-		c := m.Self().(*control)
-		c.mu.Lock()
-		stays := c.conn != nil && c.conn.Form() == "epoll"
-		c.mu.Unlock()
-		if !stays || m.Key() == except {
+		if !m.Self().(*controls.Conn).Stays() || m.Key() == except {
 			agents = append(agents, m)
 		}
 	}
@@ -104,6 +98,11 @@ func (r *Relay) dismiss(ctx context.Context, except engine.Key) (keep []*stream)
 		}
 	}
 	others = append(others, r.axes.OfRole(axes.Live)...)
+	for _, m := range r.axes.OfRole(axes.Agent) {
+		if _, paired := m.Self().(*leg); !paired { // a proof's
+			others = append(others, m)
+		}
+	}
 	gone := len(agents) + len(others)
 	if gone == 0 {
 		return keep
@@ -123,58 +122,11 @@ func (r *Relay) dismiss(ctx context.Context, except engine.Key) (keep []*stream)
 	return keep
 }
 
-// freezeControls stops the parked connections.
-func (r *Relay) freezeControls() []handover.Control {
-	of := make(map[*park.Conn]*control)
-	for _, m := range r.axes.OfRole(axes.Control) {
-		c := m.Self().(*control)
-		c.mu.Lock()
-		if c.conn != nil && !c.ended {
-			of[c.conn] = c
-		}
-		c.mu.Unlock()
-	}
-	epochs, _ := r.router.(engine.Epochs)
-	var out []handover.Control
-	for _, f := range r.controls.lot.Freeze() {
-		c := of[f.Conn]
-		if c == nil || epochs == nil {
-			continue
-		}
-		epoch, holds := epochs.Epoch(c.Key(), c)
-		if !holds {
-			continue
-		}
-		h := handover.Control{
-			FD: f.FD, Machine: c.Key().Machine, Token: handover.TokenOf(c.Token()), Epoch: epoch,
-			Received: f.Received, Unsent: f.Unsent,
-		}
-		c.mu.Lock()
-		h.Presence, h.Pinged, h.Owed = c.presence, c.pinged, c.owed > 0 || c.more
-		if c.hello != (proof.Hello{}) {
-			g := c.hello.Greeting()
-			h.Hello = wire.Message{Op: wire.OpHello, Version: g.Version, Features: g.Features, Services: g.Services}
-		}
-		c.mu.Unlock()
-		out = append(out, h)
-	}
-	return out
-}
-
 // Thaw goes on after a Freeze whose hand-over did not come about.
 func (r *Relay) Thaw() {
-	r.controls.lot.Thaw()
 	r.stand.Open()
-	r.draining.Store(false)
-	for _, m := range r.axes.OfRole(axes.Control) {
-		c := m.Self().(*control)
-		c.mu.Lock()
-		ended, conn := c.ended, c.conn
-		c.mu.Unlock()
-		if ended && conn != nil { // meanwhile, when its socket heeded nothing
-			conn.Close(wire.CloseRestart, liveness.RestartReason(0))
-		}
-	}
+	r.door.Open()
+	r.controls.Thaw()
 }
 
 // pumpOn runs a stream's pump to its end, over every Freeze.
@@ -225,7 +177,7 @@ func (r *Relay) adopt(from *handover.State) {
 		r.log.Warn("take over a "+what, "machine", m, "err", err)
 	}
 	for _, h := range from.Controls {
-		if err := r.adoptControl(h); err != nil {
+		if err := r.controls.Adopt(h); err != nil {
 			failed("control connection", h.Machine, err)
 		}
 	}
@@ -234,30 +186,6 @@ func (r *Relay) adopt(from *handover.State) {
 			failed("stream", t.Machine, err)
 		}
 	}
-}
-
-func (r *Relay) adoptControl(h handover.Control) error {
-	c := &control{relay: r, before: &prelude{}, pinged: h.Pinged, presence: h.Presence}
-	if h.Hello.Op == wire.OpHello {
-		c.hello = proof.KeepHello(h.Hello)
-	}
-	c.Init(c, h.Machine, axes.Control)
-	r.axes.Add(&c.Member, h.Token.Engine())
-	_, err := r.router.Hold(c.Key(), h.Epoch, c)
-	var pc *park.Conn
-	if err == nil {
-		pc, err = r.controls.lot.Adopt(park.Frozen{FD: h.FD, Received: h.Received, Unsent: h.Unsent}, c)
-	}
-	if err != nil {
-		c.forget()
-		handover.CloseAll([]int{h.FD})
-		return err
-	}
-	pc.ExpireAfter(reapAfter)
-	if c.settle(pc) && h.Owed {
-		r.sendRevocations(c)
-	}
-	return nil
 }
 
 func (r *Relay) adoptStream(t handover.Stream) error {

@@ -21,16 +21,16 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/internal/engine"
 	"holdfast/internal/liveness"
-	"holdfast/internal/park"
+	"holdfast/internal/relay/admit"
 	"holdfast/internal/relay/axes"
 	"holdfast/internal/relay/changes"
+	"holdfast/internal/relay/controls"
 	"holdfast/internal/relay/feeds"
 	"holdfast/internal/relay/gate"
 	"holdfast/internal/relay/handover"
@@ -113,7 +113,8 @@ type Relay struct {
 	axes     *axes.Axes
 	changes  *changes.Follower
 	dials    *waiting.Dials
-	controls *controls
+	controls *controls.Controls
+	door     *admit.Door
 	prover   *proof.Prover
 	meter    *meter.Meter
 	api      http.Handler
@@ -121,11 +122,10 @@ type Relay struct {
 	server   *http.Server
 
 	// ctx ends with Close; every goroutine of the Relay heeds it.
-	ctx      context.Context
-	cancel   context.CancelCauseFunc
-	draining atomic.Bool
-	stand    handover.Point[frozenStream]
-	tasks    tasks
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	stand  handover.Point[frozenStream]
+	tasks  tasks
 }
 
 // rates are the limits of streams.
@@ -169,38 +169,13 @@ func New(o Options) (*Relay, error) {
 	}
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	r.meter = meter.New(r.gauges)
-	r.prover, err = proof.New(proof.Options{
-		Router: o.Router, Dials: r.dials, Axes: r.axes, Greeting: r.greetingOf,
-		Count: r.meter.Proved, Background: r.background, Context: r.ctx,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make a relay: %w", err)
-	}
-	r.api, err = jsonapi.New(jsonapi.Options{
-		Store: o.Store, Gate: g, Log: o.Log,
-		Held: r.prover.Held, Describe: r.prover.Describe, Over: r.over, Refused: r.meter.Refused,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make a relay: %w", err)
-	}
-	r.feeds, err = feeds.New(feeds.Options{Axes: r.axes, Log: o.Log, Recheck: r.goodToken})
-	if err != nil {
-		return nil, fmt.Errorf("make a relay: %w", err)
-	}
-	r.changes, err = changes.New(r.ctx, changes.Options{Store: o.Store, Axes: r.axes, Log: o.Log, Remind: r.remind})
-	if err != nil {
-		return nil, fmt.Errorf("make a relay: %w", err)
-	}
-	if r.controls, err = newControls(r, park.Options{Goroutines: o.Goroutines}, o.ControlKeepalive); err != nil {
-		return nil, fmt.Errorf("make a relay: %w", err)
-	}
-	if o.Metrics != nil {
-		if err := o.Metrics.Register(r.meter); err != nil {
-			r.cancel(err) // ends what newControls has started
-			r.controls.close()
-			r.tasks.wait()
-			return nil, fmt.Errorf("make a relay: register metrics: %w", err)
+	if err := r.assemble(o); err != nil {
+		r.cancel(err) // ends what the parts have started
+		if r.controls != nil {
+			r.controls.Close()
 		}
+		r.tasks.wait()
+		return nil, fmt.Errorf("make a relay: %w", err)
 	}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true) // HTTP/2 has no connection that could be taken over
@@ -224,6 +199,57 @@ func New(o Options) (*Relay, error) {
 	r.background(func() { r.changes.Run(r.ctx) })
 	r.background(r.tick)
 	return r, nil
+}
+
+// assemble makes the parts. Those that need one another meet in closures, since
+// nothing is called before all are there.
+func (r *Relay) assemble(o Options) (err error) {
+	r.door, err = admit.New(admit.Options{
+		Store: o.Store, Gate: r.gate, Meter: r.meter, Log: o.Log, Background: r.background, Context: r.ctx,
+	})
+	if err != nil {
+		return err
+	}
+	r.prover, err = proof.New(proof.Options{
+		Router: o.Router, Dials: r.dials, Axes: r.axes, Background: r.background, Context: r.ctx, Draining: r.door.IsShut,
+		Greetings: func(id engine.AccountID) map[wire.MachineID]proof.Greeting { return r.controls.Greetings(id) },
+		Proved: func(k engine.Key, reachable bool) {
+			r.meter.Proved(reachable)
+			r.feeds.Changed(k.Account)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	r.feeds, err = feeds.New(feeds.Options{Axes: r.axes, Log: o.Log, Recheck: r.door.RecheckToken})
+	if err != nil {
+		return err
+	}
+	r.controls, err = controls.New(controls.Options{
+		Store: o.Store, Router: o.Router, Axes: r.axes, Dials: r.dials, Door: r.door, Gate: r.gate, Meter: r.meter, Log: o.Log,
+		Changed:    func(k engine.Key) { r.feeds.Changed(k.Account) },
+		Background: r.background, Context: r.ctx, Keepalive: o.ControlKeepalive, Goroutines: o.Goroutines,
+	})
+	if err != nil {
+		return err
+	}
+	r.api, err = jsonapi.New(jsonapi.Options{
+		Store: o.Store, Gate: r.gate, Log: o.Log,
+		Held: r.prover.Held, Describe: r.prover.Describe, Over: r.over, Refused: r.meter.Refused,
+	})
+	if err != nil {
+		return err
+	}
+	r.changes, err = changes.New(r.ctx, changes.Options{Store: o.Store, Axes: r.axes, Log: o.Log, Remind: r.controls.Remind})
+	if err != nil {
+		return err
+	}
+	if o.Metrics != nil {
+		if err := o.Metrics.Register(r.meter); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return nil
 }
 
 // page is what a browser gets.
@@ -270,7 +296,7 @@ func (r *Relay) serve(w http.ResponseWriter, req *http.Request) {
 	switch kind := wire.RouteKindOf(path); {
 	case kind != 0:
 		if ref := r.serveSocket(w, req, kind); ref != nil {
-			r.refuse(w, ref)
+			r.door.Refuse(w, ref)
 		}
 	case strings.HasPrefix(path, "/v1/"):
 		r.api.ServeHTTP(w, req)
@@ -281,7 +307,7 @@ func (r *Relay) serve(w http.ResponseWriter, req *http.Request) {
 	case path == "/":
 		page.ServeHTTP(w, req)
 	default:
-		r.refuse(w, gate.Refuse(http.StatusNotFound, wire.RefusalNotFound, "there is nothing at this path"))
+		r.door.Refuse(w, gate.Refuse(http.StatusNotFound, wire.RefusalNotFound, "there is nothing at this path"))
 	}
 }
 
@@ -295,14 +321,12 @@ func (r *Relay) serveSocket(w http.ResponseWriter, req *http.Request, kind wire.
 	if ref != nil {
 		return ref
 	}
-	if r.draining.Load() {
-		ref := gate.Refuse(http.StatusServiceUnavailable, wire.RefusalUnavailable, "this relay is restarting; come back soon")
-		ref.RetryAfter = time.Second
+	if ref := r.door.Draining(); ref != nil {
 		return ref
 	}
 	switch kind {
 	case wire.RouteAgent:
-		return r.serveAgent(w, req, hs, t)
+		return r.controls.Serve(w, req, hs, t)
 	case wire.RouteConnect:
 		return r.serveConnect(w, req, hs, t)
 	case wire.RouteAgentData:
@@ -311,17 +335,24 @@ func (r *Relay) serveSocket(w http.ResponseWriter, req *http.Request, kind wire.
 	return r.serveChannel(w, req, hs, t)
 }
 
-func parseRoute(req *http.Request) (wire.Route, *gate.Refusal) {
-	rt, err := wire.ParseRoute(req.URL)
-	if err != nil {
-		return wire.Route{}, gate.Refuse(http.StatusBadRequest, wire.RefusalPath, err.Error())
+// serveChannel is /v1/live/{channel}, its token verified.
+func (r *Relay) serveChannel(w http.ResponseWriter, req *http.Request, hs handshake.Request, t engine.Token) *gate.Refusal {
+	rt, ref := admit.Route(req)
+	if ref != nil {
+		return ref
 	}
-	return rt, nil
-}
-
-func (r *Relay) refuse(w http.ResponseWriter, ref *gate.Refusal) {
-	r.meter.Refused(ref.Code)
-	ref.WriteLine(w)
+	if !r.feeds.Has(rt.Channel) {
+		return gate.Refuse(http.StatusNotFound, wire.RefusalNotFound, "this relay has no such channel")
+	}
+	if ref := r.overStreams(t); ref != nil {
+		return ref
+	}
+	if !r.door.Negotiated(w, req, hs) {
+		return nil
+	}
+	r.gate.Touch(t, req)
+	r.feeds.Serve(w, req, t)
+	return nil
 }
 
 func plain(w http.ResponseWriter, status int, line string) {
@@ -340,7 +371,7 @@ func (r *Relay) serveReady(w http.ResponseWriter, req *http.Request) {
 	ctx, cancel := context.WithTimeout(req.Context(), readyTimeout)
 	defer cancel()
 	switch {
-	case r.draining.Load():
+	case r.door.IsShut():
 		plain(w, http.StatusServiceUnavailable, "not ready: draining")
 	case r.store.Ping(ctx) != nil:
 		plain(w, http.StatusServiceUnavailable, "not ready: the store does not answer")
@@ -353,7 +384,7 @@ func (r *Relay) serveReady(w http.ResponseWriter, req *http.Request) {
 
 // gauges is what the meter reads when it is asked.
 func (r *Relay) gauges() meter.Gauges {
-	parked := r.controls.lot.Stats()
+	parked := r.controls.Parked()
 	return meter.Gauges{
 		Sockets: map[[2]string]int{
 			{axes.Control.String(), "epoll"}:     parked.Epoll,
@@ -396,57 +427,6 @@ func (r *Relay) background(f func()) bool {
 	return !r.tasks.closed
 }
 
-// own is background for what a connection is handed to.
-func (r *Relay) own(conn net.Conn, f func()) {
-	if !r.background(f) {
-		_ = conn.Close() // whoever is closing has nothing to say to it
-	}
-}
-
-// stillGood asks the store again about a socket that is in the axes by now. A
-// zero code means yes.
-func (r *Relay) stillGood(k engine.Key, t engine.Token) (wire.CloseCode, string) {
-	if code, reason := r.goodToken(r.ctx, t); code != 0 {
-		return code, reason
-	}
-	switch _, err := r.store.Machine(r.ctx, k); {
-	case errors.Is(err, engine.ErrNotFound):
-		return wire.CloseNotFound, changes.ReasonMachine
-	case err != nil:
-		return r.storeFails(k, err)
-	}
-	return 0, ""
-}
-
-// goodToken is stillGood of a socket that belongs to no machine.
-func (r *Relay) goodToken(ctx context.Context, t engine.Token) (wire.CloseCode, string) {
-	switch ref, err := r.gate.Recheck(ctx, t); {
-	case err != nil:
-		return r.storeFails(engine.Key{Account: t.Account}, err)
-	case ref == wire.RefusalTokenExpired:
-		return wire.CloseUnauthorized, changes.ReasonExpired
-	case ref != "":
-		return wire.CloseUnauthorized, changes.ReasonRevoked
-	}
-	return 0, ""
-}
-
-func (r *Relay) storeFails(k engine.Key, err error) (wire.CloseCode, string) {
-	r.log.Error("the store fails", "account", k.Account, "machine", k.Machine, "err", err)
-	return wire.CloseInternal, "the relay cannot reach its store"
-}
-
-// remind sends every agent of an account what it has yet to revoke.
-func (r *Relay) remind(id engine.AccountID) {
-	agents := r.axes.Controls(id)
-	// Ends by itself or with ctx: the store is asked once for each agent.
-	r.background(func() {
-		for _, m := range agents {
-			r.sendRevocations(m.Self().(*control))
-		}
-	})
-}
-
 // tick does what time alone brings about.
 func (r *Relay) tick() {
 	t := time.NewTicker(tickInterval)
@@ -471,7 +451,7 @@ func (r *Relay) tick() {
 // for at most about two seconds on peers that do not hang up.
 func (r *Relay) Close() error {
 	r.tasks.closing.Do(func() {
-		r.draining.Store(true)
+		r.door.Shut()
 		_ = r.server.Close() // ends Serve and requests; hijacked connections are ours
 		for role := range axes.Roles {
 			axes.EndAll(r.axes.OfRole(role), wire.CloseRestart, liveness.RestartReason(0))
@@ -481,7 +461,7 @@ func (r *Relay) Close() error {
 		_ = r.settle(ctx) // whoever stays is dropped now
 		r.feeds.Close(ctx)
 		r.cancel(errors.New("the relay is closing"))
-		r.controls.close()
+		r.controls.Close()
 		r.tasks.wait()
 		flush, cancel := context.WithTimeout(context.Background(), wire.DrainTimeout)
 		defer cancel()

@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/engine"
 	"holdfast/internal/liveness"
 	"holdfast/internal/pump"
+	"holdfast/internal/relay/admit"
 	"holdfast/internal/relay/axes"
 	"holdfast/internal/relay/changes"
 	"holdfast/internal/relay/gate"
@@ -75,7 +76,7 @@ func (s *stream) stop(told [2]pump.Farewell) {
 
 // serveConnect is /connect/{machineID}, its token verified.
 func (r *Relay) serveConnect(w http.ResponseWriter, req *http.Request, hs handshake.Request, t engine.Token) *gate.Refusal {
-	rt, ref := parseRoute(req)
+	rt, ref := admit.Route(req)
 	if ref != nil {
 		return ref
 	}
@@ -84,12 +85,12 @@ func (r *Relay) serveConnect(w http.ResponseWriter, req *http.Request, hs handsh
 		return gate.NotAllowed()
 	}
 	if _, err := r.store.Machine(req.Context(), k); err != nil {
-		return r.failure("look up a machine", err)
+		return r.door.Failure("look up a machine", err)
 	}
 	if ref := r.overStreams(t); ref != nil {
 		return ref
 	}
-	if !r.negotiated(w, req, hs) {
+	if !r.door.Negotiated(w, req, hs) {
 		return nil
 	}
 	if ref := r.takeStream(t); ref != nil {
@@ -103,7 +104,7 @@ func (r *Relay) serveConnect(w http.ResponseWriter, req *http.Request, hs handsh
 	s := r.newStream(k.Machine, rt.Service)
 	r.gate.Touch(t, req)
 	// Ends when the stream does, which Close brings about and waits for.
-	r.own(conn, func() { s.run(conn, head, t) })
+	r.door.Own(conn, func() { s.run(conn, head, t) })
 	return nil
 }
 
@@ -159,8 +160,8 @@ func (s *stream) run(conn net.Conn, head []byte, t engine.Token) {
 		}
 	}()
 	k := device.Key()
-	if code, reason := r.stillGood(k, t); code != 0 {
-		r.part(conn, code, reason)
+	if code, reason := r.door.Recheck(k, t); code != 0 {
+		r.door.Part(conn, code, reason)
 		return
 	}
 
@@ -179,22 +180,22 @@ func (s *stream) run(conn net.Conn, head []byte, t engine.Token) {
 			if outcome == meter.DialHangup {
 				code, reason = wire.CloseGoingAway, "the device has gone"
 			}
-			r.own(a.Conn, func() { r.part(a.Conn, code, reason) })
+			r.door.Own(a.Conn, func() { r.door.Part(a.Conn, code, reason) })
 		}
-		r.part(conn, a.Code, a.Reason)
+		r.door.Part(conn, a.Code, a.Reason)
 		return
 	}
 	agent := &s.legs[pump.Agent]
 	r.axes.Add(&agent.Member, a.Token)
-	if code, reason := r.stillGood(k, a.Token); code != 0 {
+	if code, reason := r.door.Recheck(k, a.Token); code != 0 {
 		agent.End(code, reason)
 	}
 	p, err := pump.New(pump.Leg{Conn: conn, Pending: head}, pump.Leg{Conn: a.Conn, Pending: a.Head},
 		r.pumpOptions())
 	if err != nil {
 		log.Error("join a stream", "conn", d.ID, "err", err)
-		r.part(a.Conn, wire.CloseInternal, "the relay could not join the stream")
-		r.part(conn, wire.CloseInternal, "the relay could not join the stream")
+		r.door.Part(a.Conn, wire.CloseInternal, "the relay could not join the stream")
+		r.door.Part(conn, wire.CloseInternal, "the relay could not join the stream")
 		return
 	}
 	log.Info("stream begun", "conn", d.ID, "took", took)
@@ -280,7 +281,7 @@ func (s *stream) await(conn net.Conn, head []byte, d *waiting.Dial, device strin
 
 // serveAgentData is /agent-data/{machineID}/{connID}, its token verified.
 func (r *Relay) serveAgentData(w http.ResponseWriter, req *http.Request, hs handshake.Request, t engine.Token) *gate.Refusal {
-	rt, ref := parseRoute(req)
+	rt, ref := admit.Route(req)
 	if ref != nil {
 		return ref
 	}
@@ -293,7 +294,7 @@ func (r *Relay) serveAgentData(w http.ResponseWriter, req *http.Request, hs hand
 	if !r.dials.Knows(rt.Conn, k) {
 		return unknown
 	}
-	if !r.negotiated(w, req, hs) {
+	if !r.door.Negotiated(w, req, hs) {
 		return nil
 	}
 	d := r.dials.Take(rt.Conn, k)
@@ -306,18 +307,7 @@ func (r *Relay) serveAgentData(w http.ResponseWriter, req *http.Request, hs hand
 		return nil
 	}
 	if !r.dials.Give(d, waiting.Answer{Conn: conn, Head: head, Token: t}) {
-		r.own(conn, func() { r.part(conn, wire.CloseGoingAway, "the device has gone") })
+		r.door.Own(conn, func() { r.door.Part(conn, wire.CloseGoingAway, "the device has gone") })
 	}
 	return nil
-}
-
-// part takes leave of a connection that has no pump. A zero code means that the
-// peer has hung up already.
-func (r *Relay) part(conn net.Conn, code wire.CloseCode, reason string) {
-	if code == 0 {
-		_ = conn.Close()
-		return
-	}
-	r.meter.Closed(code)
-	handshake.Farewell(conn, code, reason)
 }

@@ -153,3 +153,6 @@ func (p *path) Close(*live.Conn, live.End) {
 	p.stop()
 	p.feeds.Axes.Remove(&p.member.Member)
 }
+
+// Changed says that something about an account's machines has changed.
+func (f *Feeds) Changed(engine.AccountID) {}

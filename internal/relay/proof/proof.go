@@ -26,12 +26,12 @@ import (
 )
 
 const (
-	// proofInterval is how often a machine is proven at most: a look at the list
+	// Interval is how often a machine is proven at most: a look at the list
 	// must not become a way to make a machine work.
-	proofInterval = 30 * time.Second
+	Interval = 30 * time.Second
 	// proofFresh is how long a proof makes a machine "reachable"; then it is only
 	// "connected" until the next. It outlasts the interval by a dial's time.
-	proofFresh = proofInterval + wire.DialTimeout
+	proofFresh = Interval + wire.DialTimeout
 	// describeWait is how long an answer waits for proofs that are under way.
 	describeWait = 2 * time.Second
 	// proofsAtOnce bounds the dial-backs that run at the same time.
@@ -52,10 +52,12 @@ type Options struct {
 	Router engine.Router
 	Dials  *waiting.Dials
 	Axes   *axes.Axes
-	// Greeting is that of the machine's holder.
-	Greeting func(k engine.Key) Greeting
-	// Count is told of each result.
-	Count func(reachable bool)
+	// Greetings are those of the holders of an account's machines.
+	Greetings func(id engine.AccountID) map[wire.MachineID]Greeting
+	// Proved is told of each result.
+	Proved func(k engine.Key, reachable bool)
+	// Draining reports whether the relay is about to go.
+	Draining func() bool
 	// Background runs f in a goroutine that the owner waits for, or reports
 	// that it does so no more; Context ends what f does.
 	Background func(f func()) bool
@@ -82,7 +84,7 @@ type proof struct {
 
 // New makes a Prover.
 func New(o Options) (*Prover, error) {
-	if o.Router == nil || o.Dials == nil || o.Axes == nil || o.Greeting == nil || o.Count == nil || o.Background == nil || o.Context == nil {
+	if o.Router == nil || o.Dials == nil || o.Axes == nil || o.Greetings == nil || o.Proved == nil || o.Draining == nil || o.Background == nil || o.Context == nil {
 		return nil, errors.New("proof: every option is required")
 	}
 	return &Prover{Options: o, slots: make(chan struct{}, proofsAtOnce), each: make(map[engine.Key]*proof)}, nil
@@ -100,8 +102,33 @@ func (p *Prover) Held(ctx context.Context, k engine.Key) (bool, error) {
 // Describe says the state of machines, all of one account. It starts a proof of
 // each that is held and was not asked lately, and waits a little for them.
 func (p *Prover) Describe(ctx context.Context, machines []engine.Machine) ([]wire.MachineInfo, error) {
+	infos, err := p.State(ctx, machines)
+	if err != nil {
+		return nil, err
+	}
+	waits := p.Prove(machines, infos)
+	limited, cancel := context.WithTimeout(ctx, describeWait)
+	defer cancel()
+	for _, w := range waits {
+		select {
+		case <-w:
+		case <-limited.Done():
+		}
+	}
+	if len(waits) == 0 {
+		return infos, nil
+	}
+	return p.State(ctx, machines)
+}
+
+// State says what is known of machines, all of one account, now: who is held is
+// asked, the rest is what the proofs of late have shown.
+func (p *Prover) State(ctx context.Context, machines []engine.Machine) ([]wire.MachineInfo, error) {
 	infos := make([]wire.MachineInfo, len(machines))
-	var waits []<-chan struct{}
+	if len(machines) == 0 {
+		return infos, nil
+	}
+	greetings, now := p.Greetings(machines[0].Account), time.Now()
 	for i, m := range machines {
 		held, err := p.Held(ctx, m.Key)
 		if err != nil {
@@ -112,33 +139,32 @@ func (p *Prover) Describe(ctx context.Context, machines []engine.Machine) ([]wir
 		if !m.Seen.IsZero() {
 			info.ConnectedAt = new(m.Seen.UTC())
 		}
-		if !held {
+		if held {
+			info.State = wire.StateConnected
+			g := greetings[m.Machine]
+			info.Version, info.Features, info.Services = g.Version, g.Features, g.Services
+		}
+		p.fill(info, m.Key, now)
+	}
+	return infos, nil
+}
+
+// Prove starts a proof of each machine that is held by its info and was not
+// asked within Interval. It gives what to wait for: those that run.
+func (p *Prover) Prove(machines []engine.Machine, infos []wire.MachineInfo) (running []<-chan struct{}) {
+	for i, m := range machines {
+		if infos[i].State == wire.StateOffline {
 			continue
 		}
-		info.State = wire.StateConnected
-		g := p.Greeting(m.Key)
-		info.Version, info.Features, info.Services = g.Version, g.Features, g.Services
 		var service wire.ServiceName
-		if slices.Contains(g.Services, wire.ServiceSSH) {
+		if slices.Contains(infos[i].Services, wire.ServiceSSH) {
 			service = wire.ServiceSSH
 		}
 		if w := p.prove(m.Key, service); w != nil {
-			waits = append(waits, w)
+			running = append(running, w)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, describeWait)
-	defer cancel()
-	for _, w := range waits {
-		select {
-		case <-w:
-		case <-ctx.Done():
-		}
-	}
-	now := time.Now()
-	for i, m := range machines {
-		p.fill(&infos[i], m.Key, now)
-	}
-	return infos, nil
+	return running
 }
 
 // fill adds what the last dial-backs showed.
@@ -163,7 +189,7 @@ func (p *Prover) fill(info *wire.MachineInfo, k engine.Key, now time.Time) {
 	}
 }
 
-// prove starts a dial-back unless one began within proofInterval, and returns
+// prove starts a dial-back unless one began within Interval, and returns
 // what to wait for while one runs.
 func (p *Prover) prove(k engine.Key, service wire.ServiceName) <-chan struct{} {
 	now := time.Now()
@@ -175,7 +201,7 @@ func (p *Prover) prove(k engine.Key, service wire.ServiceName) <-chan struct{} {
 		e = &proof{}
 		p.each[k] = e
 	}
-	if e.running != nil || !e.started.IsZero() && now.Sub(e.started) < proofInterval {
+	if e.running != nil || !e.started.IsZero() && now.Sub(e.started) < Interval {
 		return e.running
 	}
 	running := make(chan struct{})
@@ -186,27 +212,33 @@ func (p *Prover) prove(k engine.Key, service wire.ServiceName) <-chan struct{} {
 		p.slots <- struct{}{} // whoever holds one ends by its time-out
 		err := p.dialBanner(k, service)
 		<-p.slots
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		e.running = nil
-		switch {
-		case errors.Is(err, engine.ErrNoHolder):
-			e.started = time.Time{} // it has just gone, which shows nothing of its service
-		case err == nil:
-			e.service, e.proven, e.since, e.reason = service, time.Now(), time.Time{}, ""
-			p.Count(true)
-		default:
-			if e.since.IsZero() {
-				e.since = time.Now()
-			}
-			e.service, e.reason = service, wire.CleanReason(err.Error())
-			p.Count(false)
+		p.note(e, service, err)
+		if !errors.Is(err, engine.ErrNoHolder) {
+			p.Proved(k, err == nil)
 		}
 	}) {
 		e.running = nil
 		return nil
 	}
 	return running
+}
+
+// note keeps the outcome of a proof.
+func (p *Prover) note(e *proof, service wire.ServiceName, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e.running = nil
+	switch {
+	case errors.Is(err, engine.ErrNoHolder):
+		e.started = time.Time{} // it has just gone, which shows nothing of its service
+	case err == nil:
+		e.service, e.proven, e.since, e.reason = service, time.Now(), time.Time{}, ""
+	default:
+		if e.since.IsZero() {
+			e.since = time.Now()
+		}
+		e.service, e.reason = service, wire.CleanReason(err.Error())
+	}
 }
 
 // makeRoom forgets some machines where there are too many.
@@ -260,6 +292,10 @@ func (p *Prover) dialBanner(k engine.Key, service wire.ServiceName) error {
 	leg.Init(leg, k.Machine, axes.Agent)
 	p.Axes.Add(&leg.Member, a.Token)
 	defer p.Axes.Remove(&leg.Member)
+	if p.Draining() { // else whoever drains has seen the leg
+		_ = a.Conn.Close()
+		return fmt.Errorf("the relay is restarting: %w", engine.ErrNoHolder)
+	}
 	deadline, _ := ctx.Deadline()
 	if err := a.Conn.SetDeadline(deadline); err != nil {
 		return errors.New("the machine's connection broke")
