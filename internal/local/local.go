@@ -1,6 +1,6 @@
 // Package local is the socket by which a second process of the same user talks
 // to the up or agent that runs on a state directory: one JSON line each way, on
-// a socket of mode 0600.
+// a socket of mode 0600, and after some questions a stream.
 //
 // It decides nothing and keeps nothing; what it is asked, a Handler answers.
 // What a caller will get wrong: it is no remote interface. Whoever can open the
@@ -35,6 +35,7 @@ const (
 	OpMachines Op = "machines" // list the machines of the account: Relay, Machines
 	OpStatus   Op = "status"   // what the agent knows about itself: Agent
 	OpTokens   Op = "tokens"   // of a relay: what it alone knows about Tokens
+	OpSessions Op = "sessions" // the connection becomes a stream of the sessions protocol
 )
 
 const (
@@ -52,6 +53,9 @@ const (
 	// maxConns bounds the questions at a time. A person asks one; what comes
 	// beyond waits in the socket's backlog.
 	maxConns = 32
+	// maxStreams bounds the streams at a time: each is a terminal that watches, or
+	// a device that came through the system's sshd.
+	maxStreams = 64
 	// acceptRetry is how soon a socket that could not accept tries again: a
 	// process without a free descriptor gets one when a connection ends.
 	acceptRetry = 100 * time.Millisecond
@@ -92,28 +96,34 @@ type TokenUse struct {
 // Handler answers a question.
 type Handler func(ctx context.Context, q Request) Answer
 
+// StreamHandler serves a stream until it or ctx ends. The stream is closed after
+// it.
+type StreamHandler func(ctx context.Context, stream io.ReadWriteCloser, q Request)
+
 // Server answers on a directory's socket.
 type Server struct {
 	ln     net.Listener
 	handle Handler
+	stream map[Op]StreamHandler
 	log    *slog.Logger
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	slots  chan struct{}
+	open   chan struct{} // one element for each stream
 }
 
 // Serve opens the socket of dir's up or agent, whose Lock the caller holds, and
-// answers until Close.
-func Serve(dir state.Dir, handle Handler, log *slog.Logger) (*Server, error) {
-	return serveOn(dir, state.ControlSocket, handle, log)
+// answers until Close. Questions of streams become one; nil means none do.
+func Serve(dir state.Dir, handle Handler, streams map[Op]StreamHandler, log *slog.Logger) (*Server, error) {
+	return serveOn(dir, state.ControlSocket, handle, streams, log)
 }
 
 // ServeRelay is Serve for the relay that runs on dir, alone or in an up.
 func ServeRelay(dir state.Dir, handle Handler, log *slog.Logger) (*Server, error) {
-	return serveOn(dir, state.RelaySocket, handle, log)
+	return serveOn(dir, state.RelaySocket, handle, nil, log)
 }
 
-func serveOn(dir state.Dir, socket string, handle Handler, log *slog.Logger) (*Server, error) {
+func serveOn(dir state.Dir, socket string, handle Handler, streams map[Op]StreamHandler, log *slog.Logger) (*Server, error) {
 	if handle == nil || log == nil {
 		return nil, errors.New("local socket: handler and log are required")
 	}
@@ -121,12 +131,15 @@ func serveOn(dir state.Dir, socket string, handle Handler, log *slog.Logger) (*S
 	if err != nil {
 		return nil, err
 	}
-	return serveListener(ln, handle, log), nil
+	return serveListener(ln, handle, streams, log), nil
 }
 
-func serveListener(ln net.Listener, handle Handler, log *slog.Logger) *Server {
+func serveListener(ln net.Listener, handle Handler, streams map[Op]StreamHandler, log *slog.Logger) *Server {
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &Server{ln: ln, handle: handle, log: log, cancel: cancel, slots: make(chan struct{}, maxConns)}
+	s := &Server{
+		ln: ln, handle: handle, stream: streams, log: log, cancel: cancel,
+		slots: make(chan struct{}, maxConns), open: make(chan struct{}, maxStreams),
+	}
 	s.wg.Go(func() { s.accept(ctx) }) // stopped and waited for by Close
 	return s
 }
@@ -165,35 +178,54 @@ func (s *Server) accept(ctx context.Context) {
 			continue
 		}
 		tired = false
-		// Ends with the question, at the latest after answerTimeout or when Close
-		// cancels ctx; Close waits.
+		// Ends with the question, at the latest after answerTimeout, or with the
+		// stream that it becomes, or when Close cancels ctx; Close waits.
 		s.wg.Go(func() {
-			defer func() { <-s.slots }()
-			s.serve(ctx, conn)
+			defer conn.Close()
+			q, stream := s.serve(ctx, conn)
+			<-s.slots
+			if stream != nil {
+				conn.SetDeadline(time.Time{}) // a stream has no end of its own
+				stream(ctx, conn, q)
+				<-s.open
+			}
 		})
 	}
 }
 
-func (s *Server) serve(ctx context.Context, conn net.Conn) {
-	defer conn.Close()
+// serve answers one question, and returns what serves the stream that it begins.
+func (s *Server) serve(ctx context.Context, conn net.Conn) (q Request, stream StreamHandler) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 
 	conn.SetDeadline(time.Now().Add(requestTimeout))
-	var q Request
 	var a Answer
 	switch err := readLine(conn, maxRequestBytes, &q); {
 	case err != nil:
 		a = Answer{Error: fmt.Sprintf("read request: %v", err)}
+	case s.stream[q.Op] != nil:
+		select {
+		case s.open <- struct{}{}:
+			stream = s.stream[q.Op]
+		default:
+			a = Answer{Error: fmt.Sprintf("%d programs use this already", maxStreams)}
+		}
 	default:
 		a = s.handle(ctx, q)
 	}
 	conn.SetDeadline(time.Now().Add(requestTimeout))
-	if err := writeLine(conn, a); err != nil && ctx.Err() == nil {
-		s.log.Debug("a local question went away unanswered", "err", err)
+	if err := writeLine(conn, a); err != nil {
+		if ctx.Err() == nil {
+			s.log.Debug("a local question went away unanswered", "err", err)
+		}
+		if stream != nil {
+			<-s.open
+		}
+		return q, nil
 	}
+	return q, stream
 }
 
 // Ask puts one question to the process that runs on dir: state.ErrNotRunning
@@ -205,6 +237,53 @@ func Ask(ctx context.Context, dir state.Dir, q Request) (Answer, error) {
 // AskRelay is Ask for the relay that runs on dir.
 func AskRelay(ctx context.Context, dir state.Dir, q Request) (Answer, error) {
 	return askOn(ctx, dir, state.RelaySocket, q)
+}
+
+// Open puts a question to the process that runs on dir that becomes a stream:
+// state.ErrNotRunning where there is none. The error is of the asking; where
+// Answer has an Error, stream is nil.
+func Open(ctx context.Context, dir state.Dir, q Request) (stream io.ReadWriteCloser, a Answer, err error) {
+	conn, err := dir.Dial(ctx, state.ControlSocket)
+	if err != nil {
+		return nil, Answer{}, err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	conn.SetDeadline(time.Now().Add(requestTimeout))
+	reader := bufio.NewReader(conn)
+	err = writeLine(conn, q)
+	if err == nil {
+		err = readBuffered(reader, &a)
+	}
+	if !stop() {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, Answer{}, fmt.Errorf("ask the holdfast that is running: %w", err)
+	}
+	if a.Error != "" {
+		return nil, a, conn.Close()
+	}
+	conn.SetDeadline(time.Time{})
+	return buffered{conn, reader}, a, nil
+}
+
+// buffered is a connection of which the beginning was read ahead.
+type buffered struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func (b buffered) Read(p []byte) (int, error) { return b.r.Read(p) }
+
+// readBuffered reads an answer that fits into the reader, as one before a stream
+// does: it says nothing, or what is wrong.
+func readBuffered(r *bufio.Reader, v any) error {
+	line, err := r.ReadSlice('\n')
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(line, v)
 }
 
 func askOn(ctx context.Context, dir state.Dir, socket string, q Request) (Answer, error) {

@@ -28,7 +28,7 @@ func serve(t *testing.T, handle Handler) state.Dir {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := Serve(dir, handle, slog.New(slog.DiscardHandler))
+	s, err := Serve(dir, handle, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestCloseInterrupts(t *testing.T) {
 		close(began)
 		<-ctx.Done()
 		return Answer{Error: "interrupted"}
-	}, slog.New(slog.DiscardHandler))
+	}, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestTheSocketOutlivesAShortageOfDescriptors(t *testing.T) {
 	}
 	l := &tired{Listener: ln}
 	l.left.Store(2)
-	s := serveListener(l, func(context.Context, Request) Answer { return Answer{Link: "here"} }, slog.New(slog.DiscardHandler))
+	s := serveListener(l, func(context.Context, Request) Answer { return Answer{Link: "here"} }, nil, slog.New(slog.DiscardHandler))
 	defer s.Close()
 	if a, err := Ask(t.Context(), dir, Request{Op: OpPair}); err != nil || a.Link != "here" {
 		t.Errorf("got %+v, %v", a, err)
@@ -193,4 +193,69 @@ func TestQuestionsBeyondTheLimitWait(t *testing.T) {
 	}
 	time.AfterFunc(200*time.Millisecond, func() { close(free) })
 	wg.Wait()
+}
+
+func TestAQuestionBecomesAStream(t *testing.T) {
+	dir, err := state.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	streams := map[Op]StreamHandler{OpSessions: func(ctx context.Context, stream io.ReadWriteCloser, q Request) {
+		defer close(ended)
+		io.WriteString(stream, "hello "+q.Device+"\n") // at once, behind the answer
+		stop := context.AfterFunc(ctx, func() { stream.Close() })
+		defer stop()
+		io.Copy(stream, stream)
+	}}
+	s, err := Serve(dir, func(context.Context, Request) Answer { return Answer{Link: "still answered"} }, streams, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, a, err := Open(t.Context(), dir, Request{Op: OpSessions, Device: "me"})
+	if err != nil || a.Error != "" {
+		t.Fatalf("open: %+v, %v", a, err)
+	}
+	defer stream.Close()
+	const text = "hello me\nback again"
+	io.WriteString(stream, "back again")
+	got := make([]byte, len(text))
+	if _, err := io.ReadFull(stream, got); err != nil || string(got) != text {
+		t.Fatalf("read %q, %v", got, err)
+	}
+	if a, err := Ask(t.Context(), dir, Request{Op: OpPair}); err != nil || a.Link == "" {
+		t.Errorf("a question beside a stream: %+v, %v", a, err)
+	}
+	// Close ends streams too.
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	<-ended
+}
+
+func TestStreamsAreBounded(t *testing.T) {
+	dir, err := state.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	streams := map[Op]StreamHandler{OpSessions: func(ctx context.Context, stream io.ReadWriteCloser, _ Request) {
+		stop := context.AfterFunc(ctx, func() { stream.Close() })
+		defer stop()
+		io.Copy(io.Discard, stream)
+	}}
+	s, err := Serve(dir, func(context.Context, Request) Answer { return Answer{} }, streams, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for range maxStreams {
+		stream, a, err := Open(t.Context(), dir, Request{Op: OpSessions})
+		if err != nil || a.Error != "" {
+			t.Fatalf("open: %+v, %v", a, err)
+		}
+		defer stream.Close()
+	}
+	if _, a, err := Open(t.Context(), dir, Request{Op: OpSessions}); err != nil || a.Error == "" {
+		t.Fatalf("one too many: %+v, %v", a, err)
+	}
 }

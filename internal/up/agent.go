@@ -123,7 +123,7 @@ func StartAgent(o AgentOptions) (_ *Agent, err error) {
 	}); err != nil {
 		return nil, err
 	}
-	if a.socket, err = local.Serve(o.Dir, a.answer, o.Log); err != nil {
+	if a.socket, err = local.Serve(o.Dir, a.answer, nil, o.Log); err != nil {
 		return nil, err
 	}
 	watch := o.Netwatch
