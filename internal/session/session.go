@@ -81,6 +81,8 @@ type Option struct {
 	ID    string `json:"id"`             // stable within the dialog: "1", "2", "y", "n", "esc"
 	Label string `json:"label"`          // the program's own words
 	Role  Role   `json:"role,omitempty"` // what it means, where that is known
+	// Detail is what the program says about it below the label.
+	Detail string `json:"detail,omitempty"`
 	// Selected says that the program's pointer is on it now.
 	Selected bool `json:"selected,omitempty"`
 	// Keys choose and confirm it on the screen that it was read from: tmux names
