@@ -32,7 +32,8 @@ if (existsSync("test")) {
     outdir: "build/test",
     platform: "node",
     packages: "external",
-    splitting: true,
+    // Without the paths of tsconfig.json, so that @holdfast/ssh is what is shipped.
+    tsconfigRaw: {},
     sourcemap: true,
   });
 }
