@@ -144,6 +144,9 @@ func placeOf(q Query) (place, error) {
 	case "claude":
 		root, err := under("CLAUDE_CONFIG_DIR", ".claude")
 		return claudePlace{filepath.Join(root, "projects")}, err
+	case "codex":
+		root, err := under("CODEX_HOME", ".codex")
+		return codexPlace{root}, err
 	}
 	return nil, ErrTool
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"holdfast/internal/session/conversation/claude"
+	"holdfast/internal/session/conversation/codex"
 	"holdfast/internal/session/conversation/item"
 )
 
@@ -15,6 +16,8 @@ func Open(ref Ref) (*Log, error) {
 	switch ref.Tool {
 	case "claude":
 		src, err = claude.Open(ref.Path, ref.Agent)
+	case "codex":
+		src, err = codex.Open(ref.Path, ref.Agent)
 	default:
 		return nil, fmt.Errorf("open the conversation of %q: %w", ref.Tool, ErrTool)
 	}

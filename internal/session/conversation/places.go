@@ -3,10 +3,12 @@ package conversation
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"holdfast/internal/session/conversation/claude"
+	"holdfast/internal/session/conversation/codex"
 )
 
 // claudePlace is Claude Code's projects directory: one directory for each
@@ -74,4 +76,69 @@ func (p claudePlace) in(projects, dir string, start time.Time) ([]Ref, error) {
 		}
 	}
 	return out, nil
+}
+
+// codexPlace is Codex's home: sessions by day, and those put away.
+type codexPlace struct{ home string }
+
+func (p codexPlace) owns(path string) bool {
+	return within(p.home, path) && strings.HasPrefix(filepath.Base(path), "rollout-") && strings.HasSuffix(path, ".jsonl")
+}
+
+func (p codexPlace) byID(id string) (Ref, bool) {
+	for _, dir := range []string{"sessions", "archived_sessions"} {
+		if path, ok := codex.Find(filepath.Join(p.home, dir), id); ok {
+			return Ref{Tool: "codex", Path: path, SessionID: id}, true
+		}
+	}
+	return Ref{}, false
+}
+
+// maxDays is how many days of Codex's sessions are looked into: a session that
+// goes on keeps its file in the day on which it began.
+const maxDays = 400
+
+func (p codexPlace) since(dir string, start time.Time) ([]Ref, error) {
+	root := filepath.Join(p.home, "sessions")
+	var out []Ref
+	days := 0
+	for _, year := range newestFirst(root) {
+		for _, month := range newestFirst(year) {
+			for _, day := range newestFirst(month) {
+				if days++; days > maxDays {
+					return out, nil
+				}
+				files, err := recent(day, start, func(name string) bool {
+					return strings.HasPrefix(name, "rollout-") && strings.HasSuffix(name, ".jsonl")
+				})
+				if err != nil {
+					continue
+				}
+				for _, f := range files {
+					if len(out) == maxCandidates {
+						return out, nil
+					}
+					if cwd, _, sub, err := codex.About(f.path); err == nil && !sub && sameDir(cwd, dir) {
+						out = append(out, Ref{Tool: "codex", Path: f.path, SessionID: codex.SessionID(f.path)})
+					}
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// newestFirst lists the directories in a directory, by name from the last.
+func newestFirst(dir string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range slices.Backward(entries) {
+		if e.IsDir() {
+			out = append(out, filepath.Join(dir, e.Name()))
+		}
+	}
+	return out
 }

@@ -13,7 +13,9 @@ var (
 	reminders = regexp.MustCompile(`(?s)<(system-reminder|user-prompt-submit-hook|ide_opened_file|ide_selection|ide_diagnostics|new-diagnostics)>.*?</(?:system-reminder|user-prompt-submit-hook|ide_opened_file|ide_selection|ide_diagnostics|new-diagnostics)>\s*`)
 	// unclosed is a reminder whose end was cut off.
 	unclosed = regexp.MustCompile(`(?s)^\s*<(?:system-reminder|user-prompt-submit-hook)>.*`)
-	tag      = regexp.MustCompile(`^<([a-z-]+)>`)
+	// pasted surrounds what was pasted rather than typed.
+	pasted = regexp.MustCompile(`</?pasted_content(?: id="[^"]*")?>\n?`)
+	tag    = regexp.MustCompile(`^<([a-z-]+)>`)
 )
 
 // caveat begins a note to the model about commands that were run.
@@ -36,6 +38,7 @@ func classify(text string) (item.Kind, string) {
 			}
 		}
 		bare = strings.TrimSpace(reminders.ReplaceAllString(text, ""))
+		bare = strings.TrimSpace(pasted.ReplaceAllString(bare, ""))
 		bare = strings.TrimSpace(unclosed.ReplaceAllString(bare, ""))
 		if bare == "" {
 			return "", ""
