@@ -9,67 +9,65 @@ import (
 )
 
 // box is an input box between two rules: the tool's footer below it, its
-// transcript and spinner above.
+// transcript and status above.
 type box struct {
-	top, bottom int // lines of the rules; bottom is len(lines) when it is cut off
+	top, bottom int // lines of the rules
 	composer    Composer
 }
 
 // claudeFooter is the most lines that Claude Code shows below its input box:
-// hints, the status line of the person, a list of tasks or of commands.
+// hints, the status line of the person, a list of tasks, agents or commands.
 const claudeFooter = 25
 
-// claudeBox finds Claude Code's input box: the last rule of the screen that is
-// followed by "❯", up to the next rule.
+// claudeBox finds Claude Code's input box: the last rule of the screen and the
+// one before it, with a line between them that begins with the mark of the box
+// and only lines that are indented after it.
 func claudeBox(v view) (box, bool) {
 	for i := len(v.lines) - 1; i >= 0 && len(v.lines)-i <= claudeFooter; i-- {
-		if !rule(v.lines[i], "─━") {
+		if !rule(v.lines[i], solid) {
 			continue
 		}
-		// The bottom rule; its partner is above.
-		for top := i - 1; top >= 0 && i-top <= max(v.Rows, 60); top-- {
-			if !rule(v.lines[top], "─━") {
-				continue
-			}
-			mark, rest, ok := inputMark(v.lines[top+1])
-			if !ok {
-				return box{}, false
-			}
-			// A menu has its options in the same place.
-			if entry.MatchString(v.lines[top+1]) && i-top > 2 && pointerMenu(v.lines[top+1:i]) {
-				return box{}, false
-			}
-			text := []string{rest}
-			for _, line := range v.lines[top+2 : i] {
-				text = append(text, strings.TrimPrefix(line, "  "))
-			}
-			c := Composer{Text: strings.TrimRight(strings.Join(text, "\n"), "\n "), Row: v.first + top + 1}
-			if mark == "!" && c.Text != "" {
-				c.Text = "! " + c.Text
-			}
-			if v.placeholder(top+1, mark) || placeholderWords(c.Text) {
-				c.Text = ""
-			}
-			return box{top: top, bottom: i, composer: c}, true
+		top := i - 1
+		for top >= 0 && !rule(v.lines[top], solid) {
+			top--
 		}
-		return box{}, false
+		if top < 0 || i-top < 2 {
+			return box{}, false
+		}
+		mark, rest, ok := inputMark(unbox(v.lines[top+1]))
+		if !ok {
+			return box{}, false
+		}
+		text := []string{rest}
+		for _, line := range v.lines[top+2 : i] {
+			line = strings.TrimPrefix(unbox(line), " ")
+			if line != "" && line[0] != ' ' && v.lines[top+2] == line {
+				return box{}, false
+			}
+			if line != "" && line[0] != ' ' {
+				return box{}, false
+			}
+			text = append(text, strings.TrimPrefix(line, " "))
+		}
+		below := view{Screen: v.Screen, lines: v.lines[i+1:]}
+		if _, menu := below.numbered(); menu {
+			return box{}, false // the rule is the upper edge of a dialog
+		}
+		c := Composer{Text: strings.TrimRight(strings.Join(text, "\n"), "\n "), Row: v.first + top + 1}
+		if v.placeholder(top+1, mark) || claudePlaceholder(c.Text) {
+			c.Text = ""
+		}
+		if mark == "!" {
+			c.Text = strings.TrimRight("! "+c.Text, " ")
+		}
+		return box{top: top, bottom: i, composer: c}, true
 	}
 	return box{}, false
 }
 
-// pointerMenu says whether lines hold more than one option.
-func pointerMenu(lines []string) bool {
-	n := 0
-	for _, l := range lines {
-		if entry.MatchString(l) {
-			n++
-		}
-	}
-	return n > 1
-}
-
 // inputMark takes the mark of an input line off it.
 func inputMark(line string) (mark, rest string, ok bool) {
+	line = strings.TrimPrefix(line, " ")
 	for _, mark := range []string{"❯", ">", "!", "#", "&"} {
 		if rest, ok := strings.CutPrefix(line, mark); ok && (rest == "" || rest[0] == ' ') {
 			return mark, strings.TrimPrefix(rest, " "), true
@@ -78,123 +76,198 @@ func inputMark(line string) (mark, rest string, ok bool) {
 	return "", "", false
 }
 
-// placeholder says that what stands in the input line i is a suggestion: the
-// tool shows one only while nothing is typed, with the cursor at the beginning.
+// placeholder says that what stands behind the mark of line i is a suggestion
+// of the tool: drawn faint. Where the style is not known it is what has the
+// cursor before its first character, since a suggestion goes as one types.
 func (v view) placeholder(i int, mark string) bool {
+	row := i + v.first
+	if row < len(v.Styled) {
+		glyphs := styled(cut(v.Styled[row], 4*maxLine))
+		from := 0
+		for from < len(glyphs) && !strings.ContainsRune(mark, glyphs[from].r) {
+			from++
+		}
+		n, faint := 0, 0
+		for _, g := range glyphs[min(from+1, len(glyphs)):] {
+			if g.r == ' ' || g.r == '\u00a0' || strings.ContainsRune("│┃║", g.r) {
+				continue
+			}
+			if n++; g.faint {
+				faint++
+			}
+		}
+		// The first character may be drawn as the cursor.
+		return faint > 0 && faint >= n-1
+	}
 	return v.cursor() == i && v.CursorX == len([]rune(mark))+1
 }
 
-func placeholderWords(text string) bool {
+func claudePlaceholder(text string) bool {
 	return strings.HasPrefix(text, `Try "`) || text == "Press up to edit queued messages"
 }
 
 var (
-	// spinner is the line of a turn that goes on: a star that turns, a verb and an
-	// ellipsis.
-	spinner = regexp.MustCompile(`^ ?[·✢✳✶✻✽*✺∗] .*…`)
-	// tasks counts what runs beside the turn.
-	tasks = regexp.MustCompile(`(?i)\b(\d+) (?:background tasks?|shells?(?: still running)?|local agents?|background agents?|bashes|monitors?)\b`)
-	// limits are the errors that only the person can mend.
-	limits = regexp.MustCompile(`(?i)API Error: 40[13]|Please run /login|Invalid API key|Not logged in|Credit balance is too low|usage limit reached|hit your (?:\w+ )?limit|OAuth token (?:has expired|revoked)|organization has been disabled`)
+	// claudeStatus is the line of the turn: a star that turns, and words. It stands
+	// at the margin, where neither quoted output nor answers begin.
+	claudeStatus = regexp.MustCompile(`^[·✢✳✶✻✽✺∗*] \S`)
+	// claudeBusy tells a turn that goes on from the sum of one that is over.
+	claudeBusy = regexp.MustCompile(`^\S [^·(]*…|retrying in \d|to interrupt\)`)
+	// claudeTasks counts what goes on beside the turn.
+	claudeTasks = regexp.MustCompile(`(?i)\b(\d+) (?:background tasks?|shells?|local agents?|background agents?|bash(?:es)?|monitors?|background terminals?|teammates?)\b`)
+	// claudeLimit are the errors that only the person can mend.
+	claudeLimit = regexp.MustCompile(`(?i)API Error: (?:40[13]|429)|run /login|Invalid API key|Not logged in|Credit balance is too low|(?:usage|rate) limit|hit your \w*\s?limit|OAuth token|organization has been disabled|authenticat`)
 )
 
 func readClaude(v view) Reading {
 	if b, ok := claudeBox(v); ok {
 		return claudeComposer(v, b)
 	}
-	if r, ok := claudeDialog(v); ok {
-		return r
-	}
-	return Reading{}
+	return claudeDialog(v)
 }
 
 // claudeComposer reads a screen that has the input box: the turn runs or is over.
 func claudeComposer(v view, b box) Reading {
 	r := Reading{Composer: &b.composer}
-	footer := strings.Join(v.lines[min(b.bottom+1, len(v.lines)):], "\n")
-	if m := tasks.FindStringSubmatch(footer); m != nil {
-		r.BackgroundTasks, _ = strconv.Atoi(m[1])
-	}
+	footer := strings.Join(v.lines[b.bottom+1:], "\n")
+	r.BackgroundTasks = count(footer)
 	if hasAny(footer, "esc to interrupt", "ctrl+c to interrupt") {
 		r.State, r.Detail = session.Working, "esc to interrupt"
-		return r
 	}
-	// The block above the box: back to the first line that begins at the margin
-	// with something else than what belongs to the status of the turn.
-	for i, seen := b.top-1, 0; i >= 0 && seen < 12; i-- {
+	// Up to the last line at the margin: the status of the turn, or the end of the
+	// transcript. What is indented belongs to either.
+	interrupted, problem := false, ""
+	for i, seen := b.top-1, 0; i >= 0 && seen < 60; i-- {
 		line := v.lines[i]
 		if line == "" {
 			continue
 		}
 		seen++
+		inner := strings.TrimSpace(line)
 		switch {
-		case spinner.MatchString(line):
-			r.State, r.Detail = session.Working, lastWords(line)
-			return r
-		case strings.HasPrefix(strings.TrimSpace(line), "⎿") && strings.Contains(line, "Interrupted"):
-			r.State, r.Detail = session.Idle, "Interrupted"
-			return r
+		case claudeStatus.MatchString(line):
+			if claudeBusy.MatchString(line) {
+				r.State, r.Detail = session.Working, lastWords(line)
+				return r
+			}
+			r.BackgroundTasks = max(r.BackgroundTasks, count(line))
+			continue // the sum of the turn stands below the answer
+		case strings.HasPrefix(inner, "⎿") && strings.Contains(inner, "Interrupted"):
+			interrupted = true
+		case strings.HasPrefix(inner, "⎿") && claudeLimit.MatchString(inner):
+			problem = inner
 		}
-		if strings.HasPrefix(line, "●") || strings.HasPrefix(line, "⏺") || strings.HasPrefix(line, "❯") {
-			if limits.MatchString(line) {
-				return Reading{State: session.Waiting, Kind: session.Limit, Detail: lastWords(line), Composer: r.Composer, BackgroundTasks: r.BackgroundTasks}
+		if line[0] != ' ' {
+			if claudeLimit.MatchString(line) && (strings.HasPrefix(line, "●") || strings.HasPrefix(line, "⏺")) && strings.Contains(line, "API Error") {
+				problem = line
 			}
 			break
 		}
 	}
-	r.State, r.Detail = session.Idle, "input box"
-	if r.BackgroundTasks > 0 {
+	switch {
+	case r.State != "":
+	case interrupted:
+		r.State, r.Detail = session.Idle, "Interrupted"
+	case problem != "":
+		r.State, r.Kind, r.Detail = session.Waiting, session.Limit, lastWords(problem)
+	default:
+		r.State, r.Detail = session.Idle, "the input box"
+	}
+	if r.State == session.Idle && r.BackgroundTasks > 0 {
 		r.State, r.Detail = session.Background, "background tasks: "+strconv.Itoa(r.BackgroundTasks)
 	}
 	return r
 }
 
-// claudeDialog reads a screen whose bottom is a list of options.
-func claudeDialog(v view) (Reading, bool) {
-	m, ok := numbered(v.lines, 0, len(v.lines))
-	if !ok || len(v.lines)-m.to > 8 {
-		return Reading{}, false
+func count(s string) int {
+	most := 0
+	for _, m := range claudeTasks.FindAllStringSubmatch(s, -1) {
+		n, err := strconv.Atoi(m[1])
+		if err == nil && n < 1000 {
+			most += n
+		}
 	}
-	// The dialog begins below the last rule of full width that is above its
-	// question; what is drawn with dashes inside frames the command or the diff.
+	return most
+}
+
+// claudeHints are the most lines below the options of a dialog.
+const claudeHints = 6
+
+// claudeDialog reads a screen whose bottom is a list of options.
+func claudeDialog(v view) Reading {
+	m, ok := v.numbered()
+	if ok && len(v.lines)-m.to > claudeHints {
+		return Reading{}
+	}
+	footer := ""
+	if !ok {
+		// A list without numbers is one only with the hint how to use it.
+		if m, ok = v.listed(); !ok || len(v.lines)-m.to > claudeHints {
+			return Reading{}
+		}
+		footer = strings.Join(v.lines[m.to:], "\n")
+		if !hasAny(footer, "enter to", "esc to") {
+			return Reading{}
+		}
+	}
+	footer = strings.Join(v.lines[m.to:], "\n")
+	if strings.Contains(footer, "\n●") || strings.Contains(footer, "❯") {
+		return Reading{}
+	}
+	// The dialog begins below a thin bar at its top, or else below the last rule;
+	// dashes frame the command, the diff or the plan inside.
 	top := -1
-	for i := m.from - 1; i >= 0; i-- {
-		if rule(v.lines[i], "─━") {
+	for i := m.from - 1; i >= 0 && top < 0; i-- {
+		if rule(v.lines[i], "▔") {
 			top = i
-			break
+		}
+	}
+	for i := m.from - 1; i >= 0 && top < 0; i-- {
+		if rule(v.lines[i], solid) {
+			top = i
 		}
 	}
 	body := trimBlank(v.lines[top+1 : m.from])
-	d := &session.Dialog{Options: m.options}
-	footer := strings.Join(v.lines[m.to:], "\n")
-	question := len(body) - 1
-	for question >= 0 && !strings.HasSuffix(body[question], "?") {
-		question--
-	}
-	if question >= 0 {
-		d.Title = strings.TrimSpace(body[question])
-	} else if len(body) > 0 {
-		d.Title = strings.TrimSpace(body[0])
-	}
-	d.Text = claudeText(body)
-	kind := session.Permission
-	if hasAny(footer, "enter to select", "to navigate") || hasAny(strings.Join(body, "\n"), "review your answers") {
-		kind = session.Question
-	}
-	if kind == session.Permission {
-		roles(d.Options)
-	}
-	return waiting(kind, d.Title, d), true
-}
-
-// claudeText is the body of a dialog without its frames.
-func claudeText(body []string) string {
-	var out []string
-	for _, line := range body {
-		if rule(line, ruleRunes) || strings.HasPrefix(strings.TrimSpace(line), "Tip:") {
-			continue
+	d := &session.Dialog{Options: m.options, Text: text(body)}
+	for i := len(body) - 1; i >= 0 && d.Title == ""; i-- {
+		if line := strings.TrimSpace(unbox(body[i])); strings.HasSuffix(line, "?") {
+			d.Title = line
+			// A question that did not fit into one line.
+			if words := strings.Fields(line); i > 0 && len(words) > 0 {
+				if above := body[i-1]; above != "" && !rule(above, dashed) && cells(above)+1+cells(words[0]) > v.width()-5 {
+					d.Title = strings.TrimSpace(unbox(above)) + " " + line
+				}
+			}
 		}
-		out = append(out, line)
 	}
-	return dedent(out)
+	if lines := strings.Split(d.Text, "\n"); d.Title == "" {
+		d.Title = strings.TrimSpace(lines[0])
+	}
+	kind := session.Question
+	switch permission := roles(d.Options); {
+	case hasAny(d.Text, "select login method", "log in to"):
+		kind = session.Limit
+	case hasAny(footer, "enter to select") || strings.Contains(d.Text, "☐") || strings.Contains(d.Text, "☒") || strings.HasPrefix(d.Text, "Review your answers"):
+	case permission, hasAny(d.Title, "do you want", "would you like", "ready to code"):
+		kind = session.Permission
+	}
+	if kind != session.Permission {
+		for i := range d.Options {
+			if d.Options[i].Role != session.FreeText && d.Options[i].Role != session.Deny {
+				d.Options[i].Role = ""
+			}
+		}
+	}
+	if kind == session.Question && hasAny(footer, "enter to select") {
+		// The answers are the model's words, not the program's.
+		for i := range d.Options {
+			if d.Options[i].Role == session.Deny {
+				d.Options[i].Role = ""
+			}
+		}
+	}
+	offerEscape(d, footer)
+	if kind == session.Permission && strings.Contains(footer, "ctrl+g to edit") {
+		d.Options = append(d.Options, session.Option{ID: "esc", Label: "Esc", Role: session.Deny, Keys: []string{"Escape"}})
+	}
+	return waiting(kind, d.Title, d)
 }

@@ -2,19 +2,24 @@ package screen
 
 import (
 	"fmt"
-	"strconv"
 
 	"holdfast/internal/session"
 )
 
 // Keys are the tmux names of the keys that answer an option of a dialog, to be
-// sent one after the other.
+// sent one after the other, a moment apart. The dialog must be the one that Read
+// found on the screen as it is now. What the keys are:
 //
-//	tool                 option           keys
-//	claude, codex        1 … 9            the digit; it chooses and confirms at once
-//	any                  esc              Escape
-//	any                  enter            Enter
-//	[y/N] of scripts     y, n             the letter, then Enter
+//	claude               the digit, which chooses and confirms at once; with boxes
+//	                     to tick it ticks, and "submit" is walked to
+//	claude, no numbers   Up or Down from where the pointer stands, then Enter
+//	codex                the letter behind the label, or the digit; (esc) is Escape
+//	gemini               the digit
+//	cursor, opencode     the letter behind the label, or a walk
+//	amazonq, aider       the letter, then Enter
+//	[y/N] of scripts     the letter or the word that it names, then Enter
+//	Press any key        Enter; a pager: Space
+//	any                  "esc" is Escape
 func Keys(tool string, d *session.Dialog, option string) ([]string, error) {
 	if d == nil {
 		return nil, fmt.Errorf("find the keys of option %q: there is no dialog", option)
@@ -23,18 +28,10 @@ func Keys(tool string, d *session.Dialog, option string) ([]string, error) {
 		if o.ID != option {
 			continue
 		}
-		switch option {
-		case "esc":
-			return []string{"Escape"}, nil
-		case "enter":
-			return []string{"Enter"}, nil
-		case "y", "n":
-			return []string{option, "Enter"}, nil
+		if len(o.Keys) == 0 {
+			return nil, fmt.Errorf("find the keys of option %q: none is known for %s", option, tool)
 		}
-		if n, err := strconv.Atoi(option); err == nil && n >= 1 && n <= 9 {
-			return []string{option}, nil
-		}
-		return nil, fmt.Errorf("find the keys of option %q: %s has none that is known", option, tool)
+		return append([]string(nil), o.Keys...), nil
 	}
 	return nil, fmt.Errorf("find the keys of option %q: the dialog does not offer it", option)
 }

@@ -8,32 +8,61 @@ import (
 )
 
 var (
-	yesNo    = regexp.MustCompile(`(?i)[\[(]\s*(y(?:es)?)\s*/\s*(n(?:o)?)\s*[\])][\s:?]*$`)
-	password = regexp.MustCompile(`(?i)(?:password|passphrase|passwort|pin|secret|token|verification code)[^:\n]{0,80}:\s*$`)
-	anyKey   = regexp.MustCompile(`(?i)(?:press|hit) (?:any key|enter|return)\b.{0,60}$`)
-	pager    = regexp.MustCompile(`^--More--|^\(END\)$|^lines \d+-\d+`)
-	proceed  = regexp.MustCompile(`(?i)\b(?:continue|proceed|overwrite|are you sure|remove|delete|replace)\b.{0,120}\?\s*$`)
+	yesNo    = regexp.MustCompile(`(?i)[\[(]\s*(y(?:es)?)\s*[/|]\s*(n(?:o)?)\s*(?:[/|][^\])]{1,40})?[\])]{1,2}\??\s*(?:\[?(?:y|n|yes|no)\]?)?\s*[:?]?$`)
+	password = regexp.MustCompile(`(?i)(?:password|passphrase|passcode|passwort|\bpin\b|verification code|one-time (?:code|password))[^:\n]{0,120}:$`)
+	anyKey   = regexp.MustCompile(`(?i)(?:press|hit|push) (?:any key|\[?enter\]?|\[?return\]?)\b.{0,60}$`)
+	pager    = regexp.MustCompile(`^--More--|^--\s?more\s?--|^\(END\)$|^lines \d+-\d+|--More--\s*\(\d+%\)$`)
+	proceed  = regexp.MustCompile(`(?i)\b(?:continue|proceed|overwrite|are you sure|remove|delete|replace|restart|install|confirm)\b[^?]{0,120}\?(?:\s*[\[(][^\])]{1,20}[\])])?\s*:?$`)
 )
 
 // readPrompt reads the line that the cursor is on for a question that scripts
-// ask. Without a cursor it says nothing: the same words are in every log.
+// ask. It must be the last line with the cursor behind the question: the same
+// words are in every log.
 func readPrompt(v view) Reading {
 	i := v.cursor()
 	if i < 0 || i != len(v.lines)-1 {
 		return Reading{}
 	}
 	line := strings.TrimSpace(v.lines[i])
-	switch {
-	case yesNo.MatchString(line):
-		m := yesNo.FindStringSubmatch(line)
-		return waiting(session.Question, lastWords(line), &session.Dialog{Title: line, Options: []session.Option{
-			{ID: "y", Label: m[1], Role: session.Approve}, {ID: "n", Label: m[2], Role: session.Deny}}})
-	case password.MatchString(line):
+	// The cursor stands behind the question, and nothing is typed yet or it
+	// would not end so. Blanks at the end were cut.
+	if line == "" || v.CursorX < cells(v.lines[i])-1 {
+		return Reading{}
+	}
+	ask := func(options ...session.Option) Reading {
+		return waiting(session.Question, lastWords(line), &session.Dialog{Title: line, Text: promptText(v, i), Options: options})
+	}
+	if password.MatchString(line) {
 		return waiting(session.Password, lastWords(line), nil)
-	case anyKey.MatchString(line), pager.MatchString(line):
-		return waiting(session.Question, lastWords(line), &session.Dialog{Title: line, Options: []session.Option{{ID: "enter", Label: "Enter"}}})
+	}
+	if m := yesNo.FindStringSubmatch(line); m != nil {
+		return ask(
+			session.Option{ID: "y", Label: m[1], Role: session.Approve, Keys: spell(m[1])},
+			session.Option{ID: "n", Label: m[2], Role: session.Deny, Keys: spell(m[2])})
+	}
+	switch {
+	case pager.MatchString(line):
+		return ask(session.Option{ID: "space", Label: "next page", Keys: []string{"Space"}}, session.Option{ID: "q", Label: "quit", Keys: []string{"q"}})
+	case anyKey.MatchString(line):
+		return ask(session.Option{ID: "enter", Label: "Enter", Keys: []string{"Enter"}})
 	case proceed.MatchString(line):
-		return waiting(session.Question, lastWords(line), &session.Dialog{Title: line})
+		return ask()
 	}
 	return Reading{}
+}
+
+// spell is how to type an answer: in lower case, as every script takes it, and
+// Enter.
+func spell(word string) []string {
+	return append(strings.Split(strings.ToLower(word), ""), "Enter")
+}
+
+// promptText is what stands above a question, as far as it belongs to it: the
+// lines up to a blank one, at most ten.
+func promptText(v view, i int) string {
+	from := i
+	for from > 0 && i-from < 10 && v.lines[from-1] != "" {
+		from--
+	}
+	return text(v.lines[from : i+1])
 }

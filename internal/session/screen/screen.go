@@ -22,9 +22,14 @@ import (
 // A Screen is what a terminal shows now.
 type Screen struct {
 	Lines            []string // plain text, one a row from the top, trailing blanks cut
-	CursorX, CursorY int      // in cells and rows, from 0
+	CursorX, CursorY int      // in cells and rows, from 0; CursorY below 0 where it is not known
 	Cols, Rows       int
 	Alternate        bool // the alternate screen is shown
+	// Styled is optional: the same rows with their escape sequences, as tmux
+	// capture-pane -e gives them. It tells a suggestion in an input box, which is
+	// drawn faint, from text; without it the cursor's place must do. Plain makes
+	// Lines of them.
+	Styled []string
 }
 
 // A Reading is what a screen says.
@@ -104,6 +109,7 @@ func (r Reading) bounded() Reading {
 		}
 		for i := range d.Options {
 			d.Options[i].Label = cut(oneLine(d.Options[i].Label), maxLabel)
+			d.Options[i].Detail = cut(oneLine(d.Options[i].Detail), maxLabel)
 		}
 	}
 	return r
@@ -132,6 +138,8 @@ func Digest(pane session.ID, pid int, tool string, d *session.Dialog) string {
 	for _, o := range d.Options {
 		part(o.ID)
 		part(o.Label)
+		// Keys that walk begin at the pointer: they change with it.
+		part(strings.Join(o.Keys, " "))
 	}
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:24])
 }

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// A view is a screen made ready for reading: its last rows without borders of
-// whole boxes removed, blanks at the end cut.
+// A view is a screen made ready for reading: its last rows, blanks at the end
+// cut, without what a terminal would not show.
 type view struct {
 	Screen
 	lines []string // at most maxLines, no blank ones at the end
@@ -21,7 +21,7 @@ func newView(s Screen) view {
 	}
 	clean := make([]string, len(v.lines))
 	for i, line := range v.lines {
-		clean[i] = plain(cut(line, maxLine))
+		clean[i] = Plain(line)
 	}
 	v.lines = clean
 	for len(v.lines) > 0 && v.lines[len(v.lines)-1] == "" {
@@ -38,21 +38,41 @@ func (v view) cursor() int {
 	return -1
 }
 
-// tail is the last n lines that are not blank, joined.
-func (v view) tail(n int) string {
-	var out []string
-	for i := len(v.lines) - 1; i >= 0 && len(out) < n; i-- {
-		if v.lines[i] != "" {
-			out = append(out, v.lines[i])
-		}
+// width is that of the screen, or of its longest row where that is not known.
+func (v view) width() int {
+	if v.Cols > 0 {
+		return v.Cols
 	}
-	return strings.Join(out, "\n")
+	w := 0
+	for _, l := range v.lines {
+		w = max(w, cells(l))
+	}
+	return w
 }
 
-// plain replaces what a terminal would not show as text, and cuts blanks at the
-// end; no-break spaces count as blanks, as tools write them into prompts.
-func plain(s string) string {
-	s = strings.Map(func(r rune) rune {
+// tail is the last n lines that are not blank, joined.
+func (v view) tail(n int) string {
+	i := len(v.lines)
+	for ; i > 0 && n > 0; i-- {
+		if v.lines[i-1] != "" {
+			n--
+		}
+	}
+	return strings.Join(v.lines[i:], "\n")
+}
+
+// Plain is a row of a screen as text: escape sequences and control characters
+// gone, no-break spaces and tabs as spaces, blanks at the end cut, at most 4 KiB.
+func Plain(row string) string {
+	row = cut(row, 4*maxLine) // colours take room
+	if strings.IndexByte(row, 0x1b) >= 0 {
+		var b strings.Builder
+		for _, r := range styled(row) {
+			b.WriteRune(r.r)
+		}
+		row = b.String()
+	}
+	row = strings.Map(func(r rune) rune {
 		switch {
 		case r == '\t', r == '\u00a0':
 			return ' '
@@ -60,8 +80,70 @@ func plain(s string) string {
 			return -1
 		}
 		return r
-	}, s)
-	return strings.TrimRight(s, " ")
+	}, row)
+	return strings.TrimRight(cut(row, maxLine), " ")
+}
+
+// A glyph is a character with what matters of its style.
+type glyph struct {
+	r     rune
+	faint bool
+}
+
+// styled reads a row with escape sequences (ECMA-48 CSI, SGR for the style).
+func styled(row string) []glyph {
+	var out []glyph
+	faint := false
+	for i := 0; i < len(row); {
+		if row[i] != 0x1b {
+			r, n := utf8.DecodeRuneInString(row[i:])
+			out = append(out, glyph{r, faint})
+			i += n
+			continue
+		}
+		i++
+		if i < len(row) && row[i] == ']' { // OSC, up to BEL or ST
+			for i < len(row) && row[i] != 0x07 && row[i] != 0x1b {
+				i++
+			}
+			if i < len(row) && row[i] == 0x07 {
+				i++
+			}
+			continue
+		}
+		if i >= len(row) || row[i] != '[' {
+			i = min(i+1, len(row)) // a two-byte sequence
+			continue
+		}
+		from := i + 1
+		for i = from; i < len(row) && (row[i] < 0x40 || row[i] > 0x7e); i++ {
+		}
+		if i < len(row) && row[i] == 'm' {
+			faint = sgr(row[from:i], faint)
+		}
+		i = min(i+1, len(row))
+	}
+	return out
+}
+
+// sgr follows faintness through the parameters of one sequence.
+func sgr(params string, faint bool) bool {
+	skip := 0
+	for _, p := range strings.Split(params, ";") {
+		switch {
+		case skip < 0: // the kind of a colour: 5;N or 2;R;G;B
+			skip = map[string]int{"5": 1, "2": 3}[p]
+		case skip > 0:
+			skip--
+		case p == "38" || p == "48" || p == "58":
+			skip = -1
+		case p == "2":
+			faint = true
+		case p == "" || p == "0" || p == "22":
+			faint = false
+		}
+	}
+	return faint
 }
 
 // oneLine folds every run of blanks and breaks into one space.
@@ -90,10 +172,16 @@ func cutFront(s string, n int) string {
 	return s[i:]
 }
 
+// Rules are drawn with these.
+const (
+	solid  = "─━═"
+	dashed = "─━═╌╍┄┈▔"
+)
+
 // rule says whether a line is a horizontal rule of at least ten cells, made of
-// the given runes; a short label in it ("── name ──") is allowed.
+// the given runes; a short label in it ("── name ──") is allowed, and corners.
 func rule(line, runes string) bool {
-	line = strings.TrimSpace(line)
+	line = strings.Trim(strings.TrimSpace(line), "╭╮╰╯┌┐└┘")
 	n, other := 0, 0
 	for _, r := range line {
 		if strings.ContainsRune(runes, r) {
@@ -110,20 +198,23 @@ func rule(line, runes string) bool {
 // indent counts the blanks that a line begins with.
 func indent(line string) int { return len(line) - len(strings.TrimLeft(line, " ")) }
 
-// unbox takes the sides of a box off a line: "│ text  │" is "text".
+// sides of boxes.
+var sides = []string{"│", "┃", "║", "▌", "▎"}
+
+// unbox takes the sides of a box off a line and keeps the indent inside it:
+// "│ text  │" is " text".
 func unbox(line string) string {
-	line = strings.TrimSpace(line)
-	for _, side := range []string{"│", "┃", "║", "▌", "▎", "|"} {
-		if rest, ok := strings.CutPrefix(line, side); ok {
-			line = rest
-			line = strings.TrimSuffix(strings.TrimRight(line, " "), side)
-			break
+	rest := strings.TrimLeft(line, " ")
+	for _, side := range sides {
+		if inner, ok := strings.CutPrefix(rest, side); ok {
+			return strings.TrimRight(strings.TrimSuffix(inner, side), " ")
 		}
 	}
-	return strings.TrimRight(line, " ")
+	return line
 }
 
-// hasAny says whether s contains one of the words, ignoring case.
+// hasAny says whether s contains one of the words, which are lower case,
+// ignoring case.
 func hasAny(s string, words ...string) bool {
 	s = strings.ToLower(s)
 	for _, w := range words {
@@ -145,21 +236,48 @@ func trimBlank(lines []string) []string {
 	return lines
 }
 
-// dedent joins lines without the indent that they share.
-func dedent(lines []string) string {
-	lines = trimBlank(lines)
+// text joins the lines of a dialog's body without frames, the indent that they
+// share, and advice.
+func text(lines []string) string {
+	var kept []string
 	least := -1
 	for _, l := range lines {
-		if l != "" && (least < 0 || indent(l) < least) {
+		if rule(l, dashed) || strings.HasPrefix(strings.TrimSpace(l), "Tip:") {
+			continue
+		}
+		if l = unbox(l); l != "" && (least < 0 || indent(l) < least) {
 			least = indent(l)
 		}
+		kept = append(kept, l)
 	}
-	out := make([]string, len(lines))
-	for i, l := range lines {
+	kept = trimBlank(kept)
+	var out []string
+	for i, l := range kept {
+		if l == "" && i > 0 && kept[i-1] == "" {
+			continue
+		}
 		if l != "" {
 			l = l[least:]
 		}
-		out[i] = l
+		out = append(out, l)
 	}
 	return strings.Join(out, "\n")
+}
+
+// cells is about how many cells a text takes: wide characters count twice,
+// those that combine not at all.
+func cells(s string) int {
+	n := 0
+	for _, r := range s {
+		switch {
+		case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
+		case r >= 0x1100 && r <= 0x115f, r >= 0x2e80 && r <= 0xa4cf, r >= 0xac00 && r <= 0xd7a3,
+			r >= 0xf900 && r <= 0xfaff, r >= 0xfe30 && r <= 0xfe6f, r >= 0xff00 && r <= 0xff60,
+			r >= 0xffe0 && r <= 0xffe6, r >= 0x1f300 && r <= 0x1faff, r >= 0x20000 && r <= 0x3fffd:
+			n += 2
+		default:
+			n++
+		}
+	}
+	return n
 }
