@@ -147,6 +147,15 @@ func placeOf(q Query) (place, error) {
 	case "codex":
 		root, err := under("CODEX_HOME", ".codex")
 		return codexPlace{root}, err
+	case "gemini":
+		// The variable names the directory in which .gemini lies.
+		home, err := under("GEMINI_CLI_HOME")
+		return geminiPlace{filepath.Join(home, ".gemini")}, err
+	case "opencode":
+		root, err := under("XDG_DATA_HOME", ".local", "share")
+		return opencodePlace{filepath.Join(root, "opencode")}, err
+	case "aider":
+		return aiderPlace{}, nil
 	}
 	return nil, ErrTool
 }

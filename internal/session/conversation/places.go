@@ -1,14 +1,20 @@
 package conversation
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"holdfast/internal/session/conversation/aider"
 	"holdfast/internal/session/conversation/claude"
 	"holdfast/internal/session/conversation/codex"
+	"holdfast/internal/session/conversation/gemini"
+	"holdfast/internal/session/conversation/opencode"
 )
 
 // claudePlace is Claude Code's projects directory: one directory for each
@@ -141,4 +147,134 @@ func newestFirst(dir string) []string {
 		}
 	}
 	return out
+}
+
+// geminiPlace is Gemini CLI's directory: chats by project, whose directory is
+// named by a hash of the project's path or, in newer versions, by a short name.
+type geminiPlace struct{ root string }
+
+func chat(name string) bool {
+	return strings.HasPrefix(name, "session-") && (strings.HasSuffix(name, ".json") || strings.HasSuffix(name, ".jsonl"))
+}
+
+func (p geminiPlace) owns(path string) bool {
+	return within(filepath.Join(p.root, "tmp"), path) && chat(filepath.Base(path)) && filepath.Base(filepath.Dir(path)) == "chats"
+}
+
+func (p geminiPlace) byID(id string) (Ref, bool) {
+	// A file's name ends with the first eight characters of the id only.
+	short, _, _ := strings.Cut(id, "-")
+	projects, err := os.ReadDir(filepath.Join(p.root, "tmp"))
+	if err != nil {
+		return Ref{}, false
+	}
+	for _, d := range projects {
+		files, err := recent(filepath.Join(p.root, "tmp", d.Name(), "chats"), time.Time{}, func(name string) bool {
+			return chat(name) && strings.Contains(name, short)
+		})
+		if err != nil {
+			continue
+		}
+		for i, f := range files {
+			if i == maxCandidates {
+				break
+			}
+			if session, _, _, err := gemini.About(f.path); err == nil && session == id {
+				return Ref{Tool: "gemini", Path: f.path, SessionID: id}, true
+			}
+		}
+	}
+	return Ref{}, false
+}
+
+func (p geminiPlace) since(dir string, start time.Time) ([]Ref, error) {
+	sum := sha256.Sum256([]byte(dir))
+	names := []string{hex.EncodeToString(sum[:])}
+	var known struct {
+		Projects map[string]string `json:"projects"`
+	}
+	if b, err := os.ReadFile(filepath.Join(p.root, "projects.json")); err == nil && len(b) < 4<<20 && json.Unmarshal(b, &known) == nil {
+		for path, name := range known.Projects {
+			if filepath.IsLocal(name) && sameDir(path, dir) {
+				names = append(names, name)
+			}
+		}
+	}
+	var out []Ref
+	for _, name := range names {
+		files, err := recent(filepath.Join(p.root, "tmp", name, "chats"), start, chat)
+		if err != nil {
+			continue
+		}
+		for _, f := range files[:min(len(files), maxCandidates)] {
+			session, _, _, err := gemini.About(f.path)
+			if err != nil {
+				continue
+			}
+			out = append(out, Ref{Tool: "gemini", Path: f.path, SessionID: session})
+		}
+	}
+	return out, nil
+}
+
+// opencodePlace is opencode's directory: a database, or a tree of files before.
+type opencodePlace struct{ root string }
+
+// stores lists what there is, the newer kind first.
+func (p opencodePlace) stores() []string {
+	var out []string
+	if db := filepath.Join(p.root, "opencode.db"); regular(db) {
+		out = append(out, db)
+	}
+	if info, err := os.Stat(filepath.Join(p.root, "storage", "message")); err == nil && info.IsDir() {
+		out = append(out, filepath.Join(p.root, "storage"))
+	}
+	return out
+}
+
+// owns says no: an open database does not say which of its sessions is meant.
+func (p opencodePlace) owns(string) bool { return false }
+
+func (p opencodePlace) byID(id string) (Ref, bool) {
+	for _, path := range p.stores() {
+		if opencode.Has(path, id) {
+			return Ref{Tool: "opencode", Path: path, SessionID: id}, true
+		}
+	}
+	return Ref{}, false
+}
+
+func (p opencodePlace) since(dir string, start time.Time) ([]Ref, error) {
+	var out []Ref
+	for _, path := range p.stores() {
+		sessions, err := opencode.Sessions(path, start.Add(-early))
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range sessions {
+			// Sessions of the tree live on in the database.
+			if sameDir(s.Dir, dir) && !slices.ContainsFunc(out, func(r Ref) bool { return r.SessionID == s.ID }) {
+				out = append(out, Ref{Tool: "opencode", Path: path, SessionID: s.ID})
+			}
+		}
+	}
+	return out, nil
+}
+
+// aiderPlace is the directory of the work itself.
+type aiderPlace struct{}
+
+func (aiderPlace) owns(path string) bool { return filepath.Base(path) == aider.Name }
+
+func (aiderPlace) byID(string) (Ref, bool) { return Ref{}, false }
+
+func (aiderPlace) since(dir string, start time.Time) ([]Ref, error) {
+	path, ok := aider.Find(dir)
+	if !ok {
+		return nil, nil
+	}
+	if info, err := os.Stat(path); err != nil || info.ModTime().Before(start.Add(-early)) {
+		return nil, err
+	}
+	return []Ref{{Tool: "aider", Path: path}}, nil
 }

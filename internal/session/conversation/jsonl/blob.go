@@ -2,7 +2,6 @@ package jsonl
 
 import (
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -229,13 +228,4 @@ func (a *alphabet) Read(p []byte) (int, error) {
 			return len(kept), err
 		}
 	}
-}
-
-// unquote decodes the body of a JSON string that is whole.
-func unquote(raw json.RawMessage) (string, bool) {
-	var s string
-	if len(raw) == 0 || raw[0] != '"' || json.Unmarshal(raw, &s) != nil {
-		return "", false
-	}
-	return s, true
 }

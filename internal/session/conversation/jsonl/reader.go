@@ -101,6 +101,9 @@ func (r *Reader) Refresh() error {
 	return r.f.refresh()
 }
 
+// Forget drops what was decoded, for files that are written anew in place.
+func (r *Reader) Forget() { r.forget() }
+
 func (r *Reader) forget() { r.cache, r.cached = map[int64]*Record{}, 0 }
 
 // at decodes the line in [start, end).
@@ -376,4 +379,45 @@ func (r *Reader) Ending() (item.Tail, error) {
 	}
 	out.Stamp, err = r.Stamp()
 	return out, err
+}
+
+// At decodes the value that stands in [start, end), which need not be a line.
+func (r *Reader) At(start, end int64) (*Record, error) { return r.at(start, end) }
+
+// Lines yields the whole lines from a place on, and returns where they end.
+func (r *Reader) Lines(from int64, yield func(*Record) error) (int64, error) {
+	for from < r.f.size {
+		end, err := r.f.lineAfter(from)
+		if err != nil {
+			return from, err
+		}
+		if whole, err := r.whole(end); err != nil || !whole {
+			return from, err
+		}
+		rec, err := r.at(from, end)
+		if err != nil {
+			return from, err
+		}
+		if err := yield(rec); err != nil {
+			return from, err
+		}
+		from = end
+	}
+	return from, nil
+}
+
+// Bytes yields the file in pieces from its beginning. A piece is good until
+// yield returns.
+func (r *Reader) Bytes(yield func(piece []byte, at int64) error) error {
+	for at := int64(0); at < r.f.size; {
+		b, _, err := r.f.view(at, false)
+		if err != nil {
+			return err
+		}
+		if err := yield(b, at); err != nil {
+			return err
+		}
+		at += int64(len(b))
+	}
+	return nil
 }

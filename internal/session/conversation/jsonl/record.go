@@ -11,6 +11,7 @@
 package jsonl
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/base64"
 	"strconv"
@@ -25,8 +26,34 @@ type Line struct {
 	Start, End int64 // in the file, newline included
 	Data       []byte
 
+	// Blobs comes before the names of blobs, for lines that are not of one file.
+	Blobs string
+
 	mark string
 	cuts []cut
+}
+
+// Shorten makes a Line of a value that is in memory already; the places of its
+// cuts are within data. An error says that it is too large to be looked at.
+func Shorten(data []byte) (*Line, error) {
+	s := shortener{mark: newMark(), out: make([]byte, 0, min(len(data), 32<<10))}
+	if err := s.run(bytes.NewReader(data), 0, make([]byte, 4<<10)); err != nil {
+		return nil, err
+	}
+	return &Line{End: int64(len(data)), Data: s.out, mark: s.mark, cuts: s.cuts}, nil
+}
+
+// ReadIn reads a blob of a value that Shorten was given, by its name without what
+// Blobs put before it.
+func ReadIn(data []byte, id string, offset int64, n int) (piece []byte, end bool, err error) {
+	kind, c, err := parseBlob(id)
+	if err != nil {
+		return nil, false, err
+	}
+	if c.start+c.length >= int64(len(data)) || data[c.start-1] != '"' || data[c.start+c.length] != '"' {
+		return nil, false, item.ErrBlob
+	}
+	return ReadString(bytes.NewReader(data[c.start:c.start+c.length]), kind == 'b', offset, n)
 }
 
 // Body makes a body of a string that was decoded from the line.
@@ -34,7 +61,7 @@ func (l *Line) Body(s string) item.Body {
 	s, c, ok := l.cutOf(s)
 	b := item.NewBody(s)
 	if ok {
-		b.Blob, b.Bytes = blobID('t', c), c.length
+		b.Blob, b.Bytes = l.Blobs+blobID('t', c), c.length
 	} else if len(s) > item.MaxText {
 		// Only text that was put together from several strings is longer.
 		b.Bytes = int64(len(s))
@@ -69,7 +96,7 @@ func (l *Line) Image(mediaType, data string) item.Image {
 		img.Name = item.Line(s, 200)
 		return img
 	}
-	img.Blob, img.Bytes = blobID('b', c), max(0, c.length-int64(head))*3/4
+	img.Blob, img.Bytes = l.Blobs+blobID('b', c), max(0, c.length-int64(head))*3/4
 	return img
 }
 
