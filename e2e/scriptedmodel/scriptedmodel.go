@@ -6,7 +6,7 @@
 // A prompt with "do:" is a script of steps joined by " then "; each answer of
 // the model is one step, and after the last one it ends the turn:
 //
-//	say TEXT                 a plain answer
+//	say TEXT                 a plain answer; \n in it is a line break, as in all texts
 //	bash COMMAND             a shell command
 //	background COMMAND       a shell command that the turn does not wait for
 //	write PATH TEXT          a new file
@@ -46,10 +46,12 @@ type step struct {
 
 // steps reads a prompt.
 func steps(prompt string) []step {
-	_, script, found := strings.Cut(prompt, "do:")
-	if !found {
+	// The last one: tools join prompts that were not answered.
+	from := strings.LastIndex(prompt, "do:")
+	if from < 0 {
 		return []step{{kind: "say", arg: "Hello, this is a scripted answer."}}
 	}
+	script := prompt[from+len("do:"):]
 	var out []step
 	for _, s := range strings.Split(script, " then ") {
 		next := parse(strings.TrimSpace(s))
@@ -82,7 +84,11 @@ func parse(s string) step {
 func at(prompt string, n int) step {
 	all := steps(prompt)
 	if n < len(all) {
-		return all[n]
+		now := all[n]
+		if now.kind == "say" {
+			now.arg = strings.ReplaceAll(now.arg, `\n`, "\n")
+		}
+		return now
 	}
 	return step{kind: "say", arg: "That is done."}
 }
