@@ -221,7 +221,11 @@ func (r *Relay) assemble(o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	r.feeds, err = feeds.New(feeds.Options{Axes: r.axes, Log: o.Log, Recheck: r.door.RecheckToken})
+	r.feeds, err = feeds.New(feeds.Options{
+		Store: o.Store, Axes: r.axes, Prover: r.prover, Log: o.Log, Recheck: r.door.RecheckToken,
+		Presences: func(id engine.AccountID) map[wire.MachineID]string { return r.controls.Presences(id) },
+		Take:      func(t engine.Token) bool { return r.takeStream(t) == nil }, Release: r.axes.Release,
+	})
 	if err != nil {
 		return err
 	}
@@ -240,7 +244,7 @@ func (r *Relay) assemble(o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	r.changes, err = changes.New(r.ctx, changes.Options{Store: o.Store, Axes: r.axes, Log: o.Log, Remind: r.controls.Remind})
+	r.changes, err = changes.New(r.ctx, changes.Options{Store: o.Store, Axes: r.axes, Log: o.Log, Remind: r.controls.Remind, Hear: r.feeds.Hear})
 	if err != nil {
 		return err
 	}
@@ -304,7 +308,7 @@ func (r *Relay) serve(w http.ResponseWriter, req *http.Request) {
 		plain(w, http.StatusOK, "ok")
 	case path == "/readyz":
 		r.serveReady(w, req)
-	case path == "/":
+	case path == "/" || webapp.Serves(path):
 		page.ServeHTTP(w, req)
 	default:
 		r.door.Refuse(w, gate.Refuse(http.StatusNotFound, wire.RefusalNotFound, "there is nothing at this path"))
@@ -341,17 +345,20 @@ func (r *Relay) serveChannel(w http.ResponseWriter, req *http.Request, hs handsh
 	if ref != nil {
 		return ref
 	}
-	if !r.feeds.Has(rt.Channel) {
-		return gate.Refuse(http.StatusNotFound, wire.RefusalNotFound, "this relay has no such channel")
+	if t.Kind != engine.KindDevice {
+		return gate.NotAllowed()
 	}
 	if ref := r.overStreams(t); ref != nil {
 		return ref
+	}
+	if !r.feeds.Has(rt.Channel) {
+		return gate.Refuse(http.StatusNotFound, wire.RefusalNotFound, "this relay has no such channel")
 	}
 	if !r.door.Negotiated(w, req, hs) {
 		return nil
 	}
 	r.gate.Touch(t, req)
-	r.feeds.Serve(w, req, t)
+	r.feeds.Serve(w, req, rt.Channel, t)
 	return nil
 }
 
@@ -393,6 +400,7 @@ func (r *Relay) gauges() meter.Gauges {
 			{axes.Agent.String(), "stream"}:      r.axes.Count(axes.Agent),
 			{axes.Live.String(), "stream"}:       r.axes.Count(axes.Live),
 		},
+		Live:        r.feeds.Stats(),
 		Waiting:     r.dials.Count(),
 		ParkedBytes: int(parked.HeldBytes),
 		Addresses:   r.gate.MostOrigins(),

@@ -1,0 +1,72 @@
+// Builds the page into dist/ and puts it where the Go program embeds it:
+//
+//   node build/build.mjs          build, say the digest, copy to internal/webapp/dist
+//   node build/build.mjs --size   build, and say how large it is; fails over a limit
+//
+// The same sources give the same bytes: no time, no path and no machine is in
+// them. The digest that the page shows is over all of its files.
+
+import { createHash } from "node:crypto";
+import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { join, relative } from "node:path";
+import { brotliCompressSync, constants } from "node:zlib";
+import { build } from "vite";
+
+const dist = "dist";
+const embedded = "../../internal/webapp/dist";
+
+process.env.NODE_ENV = "production";
+await build({ logLevel: "warn" });
+
+const files = (dir) => readdirSync(dir, { withFileTypes: true }).flatMap((f) => (f.isDirectory() ? files(join(dir, f.name)) : [join(dir, f.name)]));
+const names = files(dist).map((f) => relative(dist, f).replaceAll("\\", "/")).sort();
+const sha256 = (b) => createHash("sha256").update(b).digest("hex");
+
+// Over names and contents, index.html with its own digest left empty.
+const digest = "sha256:" + sha256(names.map((n) => `${sha256(readFileSync(join(dist, n)))}  ${n}\n`).join(""));
+const page = readFileSync(join(dist, "index.html"), "utf8");
+const marked = page.replace(/(<meta name="holdfast-digest" content=")(")/, `$1${digest}$2`);
+if (marked == page) throw new Error("index.html has no place for its digest");
+writeFileSync(join(dist, "index.html"), marked);
+
+const brotli = (b) => brotliCompressSync(b, { params: { [constants.BROTLI_PARAM_QUALITY]: 11, [constants.BROTLI_PARAM_LGWIN]: 22, [constants.BROTLI_PARAM_SIZE_HINT]: b.length } });
+const sizes = {};
+for (const n of names) {
+  const plain = readFileSync(join(dist, n));
+  const small = brotli(plain);
+  sizes[n] = small.length;
+  if (small.length < plain.length * 0.9) writeFileSync(join(dist, n + ".br"), small);
+}
+
+if (process.argv.includes("--size")) {
+  const sum = (pattern) => names.filter((n) => pattern.test(n)).reduce((s, n) => s + sizes[n], 0);
+  const shell = sum(/^(index\.html|icon\.svg|assets\/(app|index)-.*)$/);
+  const worker = sum(/^assets\/worker-/);
+  const kem = sum(/^assets\/mlkem-/);
+  const terminal = sum(/^assets\/terminal-/);
+  let failed = false;
+  // In bytes of brotli. The first load is what a person waits for who opens a
+  // link and a terminal on a phone: WebGL and other languages are not in it.
+  for (const [what, bytes, limit] of [
+    ["app shell", shell, 45_000],
+    ["Worker, SSH core in it", worker, 22_000],
+    ["ML-KEM, when a server offers it", kem, 12_000],
+    ["terminal: xterm, addons, style and view", terminal, 90_000],
+    ["first load", shell + worker + kem + terminal, 180_000],
+  ]) {
+    console.log(`${what}: ${bytes} bytes of at most ${limit}, brotli`);
+    if (!bytes || bytes > limit) failed = true;
+  }
+  process.exit(failed ? 1 : 0);
+}
+
+// A folder that is half written is never embedded: index.html comes last.
+mkdirSync(embedded, { recursive: true });
+for (const n of readdirSync(embedded)) if (n != "README") rmSync(join(embedded, n), { recursive: true });
+const order = files(dist).sort((a, b) => Number(a.includes("index.html")) - Number(b.includes("index.html")));
+for (const f of order) {
+  mkdirSync(join(embedded, relative(dist, f), ".."), { recursive: true });
+  cpSync(f, join(embedded, relative(dist, f)));
+}
+const bytes = names.reduce((s, n) => s + statSync(join(dist, n)).size, 0);
+console.log(`page: ${names.length} files, ${bytes} bytes, ${digest}`);

@@ -1,0 +1,2 @@
+/** The page's version, set by its build. */
+declare const __VERSION__: string;

@@ -1,0 +1,200 @@
+// The page's side of every machine: one Worker each, started when somebody looks
+// and ended when nobody has for a while.
+
+import workerUrl from "./worker/main.js?worker&url";
+import { forgetMachine, machines as stored, type Machine, type MachineView } from "./store/db.js";
+import { createStore, type Store } from "./store/state.js";
+import { scriptUrl } from "./trusted.js";
+import type { Ask, Ending, LinkState, PairStep, Program, Tell } from "./worker/messages.js";
+
+/** What the page shows of a terminal's other end. */
+export interface TerminalEvents {
+  opened(again: boolean): void;
+  data(data: Uint8Array): void;
+  ended(ending: Ending): void;
+}
+
+export interface RemoteTerminal {
+  input(data: Uint8Array): void;
+  resize(cols: number, rows: number): void;
+  consumed(bytes: number): void;
+  end(): void;
+}
+
+export interface Connection {
+  readonly state: Store<LinkState>;
+  open(program: Program, cols: number, rows: number, on: TerminalEvents): RemoteTerminal;
+  /** What a command prints, and its exit code: undefined where it did not run. */
+  run(command: string): Promise<{ code: number | undefined; text: string }>;
+  retry(): void;
+  /** Somebody looks; the returned function says that he does not any more. */
+  look(): () => void;
+}
+
+/** So long a connection is kept that nobody looks at and no terminal uses: going back and forth costs no handshake. */
+const IDLE = 60e3;
+
+const idle: LinkState = { phase: "idle", suspect: false, proof: undefined, retryAt: undefined, why: undefined, postQuantum: undefined, service: undefined, server: undefined };
+
+/** The machines that this device is paired with; undefined until they were read. */
+export const known: Store<MachineView[] | undefined> = createStore<MachineView[] | undefined>(undefined);
+/** Why they could not be read. */
+export const storageFault = createStore("");
+
+export const refreshKnown = async (): Promise<void> => {
+  try {
+    const all = await stored();
+    known.set(all.sort((a, b) => a.machine.localeCompare(b.machine)).map(({ token: _, ...view }) => view));
+    storageFault.set("");
+  } catch (e) {
+    known.set([]);
+    storageFault.set(String(e));
+  }
+};
+
+const connections = new Map<string, Connection & { wake(): void; dispose(): void }>();
+
+const startWorker = (): Worker => new Worker(scriptUrl(workerUrl), { type: "module" });
+
+/** The connection to a machine, made by the first who asks. */
+export const connectionOf = (id: string): Connection => {
+  const there = connections.get(id);
+  if (there) return there;
+
+  const state = createStore(idle);
+  const terminals = new Map<number, TerminalEvents>();
+  const runs = new Map<number, (r: { code: number | undefined; text: string }) => void>();
+  let last = 0;
+  let lookers = 0;
+  let worker: Worker | undefined;
+  let idleTimer: ReturnType<typeof setTimeout> | undefined;
+
+  const ask = (m: Ask, transfer: Transferable[] = []) => {
+    if (!worker) {
+      worker = startWorker();
+      worker.onmessage = ({ data }: MessageEvent<Tell>) => hear(data);
+      worker.onerror = (e) => state.set({ ...idle, phase: "stopped", why: { code: 0, kind: "ssh", text: e.message ?? "" } });
+      worker.postMessage({ op: "machine", id } satisfies Ask);
+    }
+    worker.postMessage(m, transfer);
+  };
+  const hear = (m: Tell) => {
+    switch (m.op) {
+      case "state":
+        return state.set(m.state);
+      case "opened":
+        return terminals.get(m.term)?.opened(m.again);
+      case "data":
+        return terminals.get(m.term)?.data(m.data);
+      case "ended": {
+        const t = terminals.get(m.term);
+        terminals.delete(m.term);
+        settle();
+        return t?.ended(m.ending);
+      }
+      case "ran": {
+        runs.get(m.id)?.(m);
+        runs.delete(m.id);
+      }
+    }
+  };
+  const dispose = () => {
+    clearTimeout(idleTimer);
+    worker?.terminate();
+    worker = undefined;
+    for (const f of runs.values()) f({ code: undefined, text: "" });
+    runs.clear();
+    state.set(idle);
+  };
+  /** Ends the Worker some time after nobody needs it. */
+  const settle = () => {
+    clearTimeout(idleTimer);
+    if (!lookers && !terminals.size) idleTimer = setTimeout(dispose, IDLE);
+  };
+
+  const connection = {
+    state,
+    open(program: Program, cols: number, rows: number, on: TerminalEvents): RemoteTerminal {
+      const term = ++last;
+      clearTimeout(idleTimer);
+      terminals.set(term, on);
+      ask({ op: "open", term, program, cols, rows });
+      return {
+        input: (data) => ask({ op: "input", term, data }),
+        resize: (cols, rows) => ask({ op: "resize", term, cols, rows }),
+        consumed: (bytes) => ask({ op: "consumed", term, bytes }),
+        end() {
+          ask({ op: "end", term });
+          terminals.delete(term);
+          settle();
+        },
+      };
+    },
+    run(command: string) {
+      return new Promise<{ code: number | undefined; text: string }>((resolve) => {
+        const n = ++last;
+        runs.set(n, resolve);
+        ask({ op: "run", id: n, command });
+      });
+    },
+    retry: () => ask({ op: "retry" }),
+    look() {
+      lookers++;
+      clearTimeout(idleTimer);
+      ask({ op: "wake" });
+      let looks = true;
+      return () => {
+        if (looks) lookers--;
+        looks = false;
+        settle();
+      };
+    },
+    wake: () => worker?.postMessage({ op: "wake" } satisfies Ask),
+    dispose,
+  };
+  connections.set(id, connection);
+  return connection;
+};
+
+/** Ends what is open and starts anew, after a setting or the pairing has changed. */
+export const restart = (id: string): void => {
+  connections.get(id)?.dispose();
+  connections.delete(id);
+};
+
+export const forget = async (id: string): Promise<void> => {
+  restart(id);
+  await forgetMachine(id);
+  await refreshKnown();
+};
+
+/** Pairs by the text of a link. */
+export const pairByLink = (link: string, name: string, step: (s: PairStep) => void): Promise<Extract<Tell, { op: "paired" | "notPaired" }>> =>
+  new Promise((resolve) => {
+    const worker = startWorker();
+    const done = (m: Extract<Tell, { op: "paired" | "notPaired" }>) => {
+      worker.terminate();
+      resolve(m);
+    };
+    worker.onerror = (e) => done({ op: "notPaired", fault: "ssh", text: e.message ?? "" });
+    worker.onmessage = ({ data }: MessageEvent<Tell>) => {
+      if (data.op == "pairing") step(data.step);
+      else if (data.op == "paired") {
+        restart(data.machine);
+        void refreshKnown().then(() => done(data));
+      } else if (data.op == "notPaired") done(data);
+    };
+    worker.postMessage({ op: "pair", link, name } satisfies Ask);
+  });
+
+/** Tells every connection that the path may be another one: it asks at once instead of believing. */
+export const wakeAll = (): void => {
+  for (const c of connections.values()) c.wake();
+};
+
+/** One token of each account at each relay, for what concerns the account. */
+export const accounts = async (): Promise<Machine[]> => {
+  const seen = new Map<string, Machine>();
+  for (const m of await stored()) seen.set(`${m.relay} ${m.account}`, m);
+  return [...seen.values()];
+};

@@ -1,0 +1,39 @@
+// The page begins here. First of all a pairing link leaves the address bar.
+
+import { render } from "preact";
+import { startWords } from "./i18n/index.js";
+import { wakeAll } from "./machines.js";
+import { startRouting } from "./route.js";
+import { prefs } from "./store/prefs.js";
+import { App, Insecure } from "./ui/app.js";
+import "./ui/style.css";
+
+startRouting();
+
+const theme = () => {
+  document.documentElement.dataset["theme"] = prefs.value.theme;
+};
+theme();
+prefs.subscribe(theme);
+
+// The part of the window that a soft keyboard leaves. The page itself never
+// scrolls under it.
+const viewport = () => {
+  const v = visualViewport;
+  const style = document.documentElement.style;
+  style.setProperty("--height", `${v ? v.height : innerHeight}px`);
+  style.setProperty("--top", `${v ? v.offsetTop : 0}px`);
+};
+viewport();
+visualViewport?.addEventListener("resize", viewport);
+visualViewport?.addEventListener("scroll", viewport);
+addEventListener("resize", viewport);
+
+// Whenever the path may be another one, every connection asks.
+const wake = () => document.visibilityState == "visible" && wakeAll();
+document.addEventListener("visibilitychange", wake);
+document.addEventListener("resume", wake);
+addEventListener("pageshow", wake);
+addEventListener("online", wake);
+
+void startWords().then(() => render(isSecureContext ? <App /> : <Insecure />, document.getElementById("app")!));

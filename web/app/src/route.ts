@@ -1,0 +1,84 @@
+// Where in the app one is: the part of the address behind the '#', so that any
+// static host can serve the page. A pairing link is a fragment too: it is taken
+// out of the address bar before anything else happens.
+
+import { createStore } from "./store/state.js";
+import { looksLikeLink } from "./pairing/link.js";
+
+export type Route =
+  | { at: "home" }
+  | { at: "pair" }
+  | { at: "machine"; id: string }
+  | { at: "shell"; id: string }
+  | { at: "tmux"; id: string; name: string; target: string | undefined; fit: boolean }
+  | { at: "devices" }
+  | { at: "about" };
+
+const idOk = (id: string | undefined): id is string => !!id && /^[\w-]{1,64}$/.test(id);
+
+export const parseRoute = (hash: string): Route => {
+  const [path = "", query = ""] = hash.replace(/^#\/?/, "").split("?");
+  const parts = path.split("/").map((p) => {
+    try {
+      return decodeURIComponent(p);
+    } catch {
+      return "";
+    }
+  });
+  const [first, id, what, name] = parts;
+  const asked = new URLSearchParams(query);
+  if (first == "m" && idOk(id)) {
+    if (what == "shell") return { at: "shell", id };
+    if (what == "tmux" && name) return { at: "tmux", id, name, target: asked.get("id") ?? undefined, fit: asked.has("fit") };
+    return { at: "machine", id };
+  }
+  if (first == "pair" || first == "devices" || first == "about") return { at: first };
+  return { at: "home" };
+};
+
+export const href = (r: Route): string => {
+  switch (r.at) {
+    case "home":
+      return "#/";
+    case "machine":
+      return `#/m/${r.id}`;
+    case "shell":
+      return `#/m/${r.id}/shell`;
+    case "tmux": {
+      const q = [r.target && `id=${encodeURIComponent(r.target)}`, r.fit && "fit"].filter(Boolean).join("&");
+      return `#/m/${r.id}/tmux/${encodeURIComponent(r.name)}${q && "?" + q}`;
+    }
+    default:
+      return `#/${r.at}`;
+  }
+};
+
+export const route = createStore<Route>({ at: "home" });
+/** A link that the page was opened with, until it is taken. */
+export const openedWith = createStore("");
+
+/** Reads the address bar; a pairing link is removed from it and from the history at once. */
+const read = () => {
+  const { hash } = location;
+  if (looksLikeLink(hash.slice(1))) {
+    const link = location.href;
+    history.replaceState(null, "", location.pathname + location.search + "#/pair");
+    openedWith.set(link);
+    route.set({ at: "pair" });
+    return;
+  }
+  route.set(parseRoute(hash));
+};
+
+export const startRouting = (): void => {
+  read();
+  addEventListener("hashchange", read);
+};
+
+/** Goes there; back leads here again, unless instead is set. */
+export const go = (r: Route, instead = false): void => {
+  if (instead) {
+    history.replaceState(null, "", href(r));
+    route.set(r);
+  } else location.hash = href(r);
+};

@@ -1,0 +1,105 @@
+// What this browser remembers, in IndexedDB: the device's key, which cannot be
+// read back, and the machines it is paired with. Page and Worker both open it.
+//
+// Safari forgets all of it after seven days without a visit unless the page is
+// on the home screen: everything here can be made anew by pairing again.
+
+import type { DeviceKey, HostKey } from "@holdfast/ssh";
+
+/** A machine that let this device in. Holds a token: never log one. */
+export interface Machine {
+  /** Random, of this browser: stands in addresses, so that they name nothing. */
+  id: string;
+  relay: string;
+  account: string;
+  /** The machine's name in that account. */
+  machine: string;
+  token: string;
+  /** This device's id at the relay. */
+  device: string;
+  user: string;
+  /** Where terminals go: the built-in SSH server, or the machine's own sshd. Changed by the person only. */
+  service: "ssh" | "sshd";
+  /** The built-in server gives a shell. */
+  shell: boolean;
+  /** Pins of the built-in server, and of the machine's sshd where it has one. */
+  hostKeys: HostKey[];
+  sshd?: { hostKeys: HostKey[]; installed: boolean; note?: string };
+  pairedAt: number;
+}
+
+/** What the page may see: all but the token, which stays with the code that calls the relay. */
+export type MachineView = Omit<Machine, "token">;
+
+/** Storage that is missing or refused: a private window, or Lockdown Mode. */
+export class StorageError extends Error {
+  override name = "StorageError";
+}
+
+const NAME = "holdfast";
+const VERSION = 1;
+
+let opened: Promise<IDBDatabase> | undefined;
+
+const open = (): Promise<IDBDatabase> =>
+  (opened ??= new Promise<IDBDatabase>((resolve, reject) => {
+    if (!globalThis.indexedDB) return reject(new StorageError("this browser has no IndexedDB"));
+    const r = indexedDB.open(NAME, VERSION);
+    r.onupgradeneeded = () => {
+      r.result.createObjectStore("keys");
+      r.result.createObjectStore("machines", { keyPath: "id" });
+    };
+    r.onsuccess = () => {
+      // Another tab has a newer version of the page, or wiped the storage.
+      r.result.onversionchange = r.result.onclose = () => {
+        r.result.close();
+        opened = undefined;
+      };
+      resolve(r.result);
+    };
+    r.onblocked = () => reject(new StorageError("another tab holds an older version of this page open"));
+    r.onerror = () => reject(new StorageError(String(r.error)));
+  }).catch((e) => {
+    opened = undefined;
+    throw e;
+  }));
+
+const run = async <T>(store: string, mode: IDBTransactionMode, act: (s: IDBObjectStore) => IDBRequest<T>): Promise<T> => {
+  const db = await open();
+  return new Promise<T>((resolve, reject) => {
+    const t = db.transaction(store, mode, { durability: "strict" });
+    const r = act(t.objectStore(store));
+    t.oncomplete = () => resolve(r.result);
+    t.onabort = t.onerror = () => reject(new StorageError(String(t.error ?? r.error)));
+  });
+};
+
+export const machines = (): Promise<Machine[]> => run("machines", "readonly", (s) => s.getAll());
+
+export const machine = (id: string): Promise<Machine | undefined> => run("machines", "readonly", (s) => s.get(id));
+
+export const forgetMachine = (id: string): Promise<undefined> => run("machines", "readwrite", (s) => s.delete(id));
+
+/** Changes a machine that is still known. */
+export const changeMachine = async (id: string, change: Partial<Machine>): Promise<void> => {
+  const m = await machine(id);
+  if (m) await run("machines", "readwrite", (s) => s.put({ ...m, ...change, id }));
+};
+
+/** Remembers a machine; one that is paired again keeps its id. */
+export const rememberMachine = async (m: Omit<Machine, "id">): Promise<Machine> => {
+  const before = (await machines()).find((x) => x.relay == m.relay && x.account == m.account && x.machine == m.machine);
+  const record: Machine = { ...m, id: before?.id ?? crypto.randomUUID() };
+  await run("machines", "readwrite", (s) => s.put(record));
+  return record;
+};
+
+export const storedKey = (): Promise<DeviceKey | undefined> => run("keys", "readonly", (s) => s.get("device"));
+
+/** Keeps the device's key, unless another tab was first; gives back the one that is kept. */
+export const keepKey = async (key: DeviceKey): Promise<DeviceKey> => {
+  await run("keys", "readwrite", (s) => s.add(key, "device")).catch(() => undefined);
+  const kept = await storedKey();
+  if (!kept) throw new StorageError("this browser does not keep keys: a private window, or Lockdown Mode");
+  return kept;
+};

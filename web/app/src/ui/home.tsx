@@ -1,0 +1,140 @@
+// The machines, and what the relay says about them.
+
+import { useEffect, useState } from "preact/hooks";
+import { ago, useWords } from "../i18n/index.js";
+import { accounts, known, refreshKnown, storageFault } from "../machines.js";
+import { listMachines, RelayError, type RelayMachine } from "../relay.js";
+import { href } from "../route.js";
+import { useNow, useStore } from "../store/state.js";
+import { Bar, Dot, Icon } from "./parts.js";
+import type { Mood } from "./words.js";
+
+interface Heard {
+  relay: string;
+  account: string;
+  machines?: RelayMachine[];
+  fault?: { code: number; text: string };
+}
+
+/** What each relay says, asked when the list is opened and when the page comes to the front. */
+const useRelays = (paired: unknown): Heard[] => {
+  const [heard, set] = useState<Heard[]>([]);
+  useEffect(() => {
+    let shown = true;
+    const ask = async () => {
+      if (document.visibilityState == "hidden") return;
+      const all = await accounts().catch(() => []);
+      const answers = await Promise.all(
+        all.map(async ({ relay, account, token }): Promise<Heard> => {
+          try {
+            return { relay, account, machines: await listMachines(relay, token) };
+          } catch (e) {
+            return { relay, account, fault: e instanceof RelayError ? { code: e.code, text: e.message } : { code: 1006, text: "" } };
+          }
+        }),
+      );
+      if (shown) set(answers);
+    };
+    void ask();
+    document.addEventListener("visibilitychange", ask);
+    addEventListener("online", ask);
+    return () => {
+      shown = false;
+      document.removeEventListener("visibilitychange", ask);
+      removeEventListener("online", ask);
+    };
+  }, [paired]);
+  return heard;
+};
+
+const moods: Record<RelayMachine["state"], Mood> = { offline: "off", connected: "busy", reachable: "up", unreachable: "bad" };
+
+export const Home = () => {
+  const t = useWords();
+  const machines = useStore(known);
+  const fault = useStore(storageFault);
+  const heard = useRelays(machines);
+  const now = useNow(10_000);
+  useEffect(() => void refreshKnown(), []);
+
+  const says = (relay: string, account: string) => heard.find((h) => h.relay == relay && h.account == account);
+  const words = (m: RelayMachine | undefined): string => {
+    switch (m?.state) {
+      case "offline":
+        return t("stateOffline");
+      case "connected":
+        return t("stateConnected");
+      case "reachable":
+        return t("stateReachable", { ago: ago(Date.parse(m.provenAt ?? ""), now) });
+      case "unreachable":
+        return t("stateUnreachable", { reason: m.reason ?? "" });
+      default:
+        return "";
+    }
+  };
+  const strangers = heard.flatMap((h) => (h.machines ?? []).filter((m) => !machines?.some((k) => k.relay == h.relay && k.account == h.account && k.machine == m.machine)).map((m) => ({ ...m, relay: h.relay })));
+
+  return (
+    <>
+      <Bar title={t("machines")}>
+        <a class="icon" href={href({ at: "pair" })} aria-label={t("pairMachine")}>
+          <Icon name="plus" />
+        </a>
+      </Bar>
+      <main class="page">
+        {fault && <p class="note bad" role="alert">{t("whyStorage", { text: fault })}</p>}
+        {heard.map(
+          (h) =>
+            h.fault && (
+              <p class="note bad" role="status" key={h.relay + h.account}>
+                {h.fault.code == 4401 ? t("relayRefuses", { relay: new URL(h.relay).host, text: h.fault.text }) : t("relaySilent", { relay: new URL(h.relay).host })}
+              </p>
+            ),
+        )}
+        {!machines && <p>{t("loading")}</p>}
+        {machines?.length === 0 && !fault && (
+          <section class="empty">
+            <p>{t("noMachines")}</p>
+            <p>{t("noMachinesHow")}</p>
+            <a class="button" href={href({ at: "pair" })}>
+              {t("pairMachine")}
+            </a>
+          </section>
+        )}
+        <ul class="list">
+          {machines?.map((m) => {
+            const said = says(m.relay, m.account)?.machines?.find((x) => x.machine == m.machine);
+            return (
+              <li key={m.id}>
+                <a href={href({ at: "machine", id: m.id })}>
+                  <Dot mood={said ? moods[said.state] : "off"} />
+                  <span class="grow">
+                    <strong>{m.machine}</strong>
+                    <small>{words(said) || new URL(m.relay).host}</small>
+                  </span>
+                  <Icon name="next" />
+                </a>
+              </li>
+            );
+          })}
+          {strangers.map((m) => (
+            <li key={m.relay + m.machine}>
+              <a href={href({ at: "pair" })}>
+                <Dot mood="off" />
+                <span class="grow">
+                  <strong>{m.machine}</strong>
+                  <small>{t("notPaired")}</small>
+                </span>
+                <span class="tag">{t("pairThis")}</span>
+              </a>
+            </li>
+          ))}
+        </ul>
+        <nav class="foot">
+          {!!machines?.length && <a href={href({ at: "devices" })}>{t("devices")}</a>}
+          <a href={href({ at: "about" })}>{t("about")}</a>
+        </nav>
+      </main>
+    </>
+  );
+};

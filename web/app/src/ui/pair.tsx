@@ -1,0 +1,171 @@
+// Pairing: the link that the page was opened with, one that is pasted, or a code
+// that the camera sees.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { clock, useWords, type Key } from "../i18n/index.js";
+import { pairByLink } from "../machines.js";
+import { go, openedWith } from "../route.js";
+import { useStore } from "../store/state.js";
+import type { PairStep, Tell } from "../worker/messages.js";
+import { Bar, Fact } from "./parts.js";
+import { faultWords } from "./words.js";
+
+const steps: Record<PairStep, Key> = { key: "pairKey", redeem: "pairRedeem", connect: "pairConnect", prove: "pairProve" };
+
+/** What this device is called until the person says otherwise. */
+export const guessName = (ua = navigator.userAgent): string => {
+  const what = /iPhone/.test(ua) ? "iPhone" : /iPad/.test(ua) ? "iPad" : /Android/.test(ua) ? "Android" : /Mac/.test(ua) ? "Mac" : /Windows/.test(ua) ? "Windows" : /CrOS/.test(ua) ? "Chromebook" : /Linux/.test(ua) ? "Linux" : "browser";
+  const by = /Firefox/.test(ua) ? "Firefox" : /Edg\//.test(ua) ? "Edge" : /Chrome/.test(ua) ? "Chrome" : /Safari/.test(ua) ? "Safari" : "";
+  return by ? `${what}, ${by}` : what;
+};
+
+/** Added to a home screen: storage of its own, which is not wiped after a week. */
+const installed = () => matchMedia("(display-mode: standalone)").matches || (navigator as { standalone?: boolean }).standalone === true;
+const ios = () => /iPhone|iPad|Mac.*Mobile/.test(navigator.userAgent);
+
+export const PairScreen = () => {
+  const t = useWords();
+  const opened = useStore(openedWith);
+  const [link, setLink] = useState("");
+  const [name, setName] = useState(guessName());
+  const [step, setStep] = useState<PairStep>();
+  const [fault, setFault] = useState<Extract<Tell, { op: "notPaired" }>>();
+  const [scanning, setScanning] = useState(false);
+
+  const run = async (text: string) => {
+    setFault(undefined);
+    setStep("key");
+    const result = await pairByLink(text, name.trim() || guessName(), setStep);
+    setStep(undefined);
+    if (result.op == "notPaired") return setFault(result);
+    // The browser may keep what is stored here, or say that it may not.
+    await navigator.storage?.persist?.().catch(() => false);
+    go({ at: "machine", id: result.machine }, true);
+  };
+
+  // A link that the page was opened with: the person has scanned it to pair.
+  useEffect(() => {
+    if (!opened) return;
+    openedWith.set("");
+    if (ios() && !installed()) setLink(opened);
+    else void run(opened);
+  }, [opened]);
+
+  return (
+    <>
+      <Bar title={t("pairTitle")} back={{ at: "home" }} />
+      <main class="page">
+        {fault && (
+          <section class="note bad" role="alert" data-fault={fault.fault}>
+            <p>{faultWords(fault.fault, { text: fault.text ?? "", time: fault.expires ? clock(fault.expires) : "" })}</p>
+            {fault.shown && (
+              <dl>
+                <Fact name={t("whyHostKeyPinned")}>
+                  {fault.pinned?.map((p) => (
+                    <code key={p}>{p}</code>
+                  ))}
+                </Fact>
+                <Fact name={t("whyHostKeyShown")}>
+                  <code>{fault.shown}</code>
+                </Fact>
+              </dl>
+            )}
+          </section>
+        )}
+        {step ? (
+          <p class="busy" role="status">
+            {t(steps[step])}
+          </p>
+        ) : (
+          <>
+            {ios() && !installed() && <p class="note">{t("pairInstall")}</p>}
+            <form
+              onSubmit={(e) => {
+                e.preventDefault();
+                const text = link;
+                setLink("");
+                void run(text);
+              }}
+            >
+              <label>
+                {t("pairPaste")}
+                <textarea class="link" rows={4} value={link} onInput={(e) => setLink(e.currentTarget.value)} placeholder={t("pairPasteHint")} autocapitalize="off" autocomplete="off" spellcheck={false} />
+              </label>
+              <p class="dim">{t("pairWhere")}</p>
+              <label>
+                {t("pairName")}
+                <input value={name} maxLength={64} onInput={(e) => setName(e.currentTarget.value)} />
+              </label>
+              <div class="row">
+                <button class="grow" disabled={!link.trim()}>
+                  {t("pairGo")}
+                </button>
+                {"BarcodeDetector" in globalThis && (
+                  <button type="button" class="second" onClick={() => setScanning(!scanning)}>
+                    {t(scanning ? "pairScanStop" : "pairScan")}
+                  </button>
+                )}
+              </div>
+            </form>
+            {scanning ? (
+              <Scanner
+                onFound={(text) => {
+                  setScanning(false);
+                  void run(text);
+                }}
+              />
+            ) : (
+              !("BarcodeDetector" in globalThis) && <p class="dim">{t("pairNoScanner")}</p>
+            )}
+          </>
+        )}
+      </main>
+    </>
+  );
+};
+
+interface Detector {
+  detect(from: HTMLVideoElement): Promise<{ rawValue: string }[]>;
+}
+declare const BarcodeDetector: new (o: { formats: string[] }) => Detector;
+
+/** So often a picture is looked at: a code is held still for longer. */
+const LOOK = 200;
+
+const Scanner = ({ onFound }: { onFound: (text: string) => void }) => {
+  const t = useWords();
+  const video = useRef<HTMLVideoElement>(null);
+  const [refused, setRefused] = useState(false);
+  useEffect(() => {
+    let stream: MediaStream | undefined;
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    let over = false;
+    const start = async () => {
+      try {
+        stream = await navigator.mediaDevices.getUserMedia({ video: { facingMode: "environment" } });
+        if (over) return stop();
+        video.current!.srcObject = stream;
+        await video.current!.play();
+        const detector = new BarcodeDetector({ formats: ["qr_code"] });
+        const look = async () => {
+          const codes = await detector.detect(video.current!).catch(() => []);
+          const found = codes.find((c) => c.rawValue.includes("#hf"));
+          if (over) return;
+          if (found) return onFound(found.rawValue);
+          timer = setTimeout(look, LOOK);
+        };
+        await look();
+      } catch {
+        if (!over) setRefused(true);
+      }
+    };
+    const stop = () => {
+      over = true;
+      clearTimeout(timer);
+      for (const track of stream?.getTracks() ?? []) track.stop();
+    };
+    void start();
+    return stop;
+  }, []);
+  return refused ? <p class="note">{t("pairCameraRefused")}</p> : <video ref={video} class="camera" muted playsInline />;
+};

@@ -1,0 +1,132 @@
+// The Worker of one machine. It reads token, pins and key from storage itself:
+// none of them ever passes through the page.
+
+import { deviceSigner, type Client } from "@holdfast/ssh";
+import { cleanText } from "../pairing/bytes.js";
+import { access, RelayError } from "../relay.js";
+import { changeMachine, machine } from "../store/db.js";
+import { deviceKey } from "../store/device.js";
+import { createLink, type Link } from "./link.js";
+import type { Ask, LinkState, Tell } from "./messages.js";
+import { pair } from "./pair.js";
+import { openStream, streamUrl } from "./socket.js";
+import { createTerminal, type Terminal } from "./terminal.js";
+
+const scope = globalThis as unknown as { postMessage(m: Tell, transfer?: Transferable[]): void; onmessage: ((e: MessageEvent<Ask>) => void) | null };
+const tell = (m: Tell, transfer: Transferable[] = []) => scope.postMessage(m, transfer);
+
+const MAX_RUN = 64 << 10; // bytes of a command's output
+const terminals = new Map<number, Terminal>();
+let link: Promise<Link | undefined> | undefined;
+let client: Client | undefined;
+/** Commands that wait for a connection. */
+let waiting: { id: number; command: string }[] = [];
+
+const stopped = (kind: "storage" | "unknownMachine", text: string): LinkState => ({
+  phase: "stopped", suspect: false, proof: undefined, retryAt: undefined, postQuantum: undefined, service: undefined, server: undefined,
+  why: { code: 0, kind, text },
+});
+
+const start = async (id: string): Promise<Link | undefined> => {
+  try {
+    const [m, key] = [await machine(id), await deviceKey()];
+    if (!m) {
+      tell({ op: "state", state: stopped("unknownMachine", "") });
+      return undefined;
+    }
+    const sshd = m.service == "sshd";
+    const made = createLink({
+      service: m.service,
+      user: m.user,
+      hostKeys: sshd ? (m.sshd?.hostKeys ?? []) : m.hostKeys,
+      signer: deviceSigner(key),
+      open: (on) => openStream(streamUrl(m.relay, m.machine, m.service), m.token, on),
+      access: () =>
+        access(m.relay, m.token, m.machine).then(
+          // The relay lets this device in, and the socket did not open: a proxy in between.
+          () => ({ code: 1006, text: "" }),
+          (e) => (e instanceof RelayError ? { code: e.code, text: e.message } : { code: 1006, text: "" }),
+        ),
+      ready(c) {
+        client = c;
+        for (const t of terminals.values()) t.connected(c);
+        for (const r of waiting.splice(0)) void run(c, r.id, r.command);
+      },
+      lost() {
+        client = undefined;
+        for (const t of terminals.values()) t.disconnected();
+      },
+      changed: (state) => tell({ op: "state", state }),
+      rotated: (keys) => void changeMachine(id, sshd ? { sshd: { ...m.sshd!, hostKeys: keys } } : { hostKeys: keys }),
+    });
+    made.start();
+    return made;
+  } catch (e) {
+    tell({ op: "state", state: stopped("storage", cleanText(String(e), 200)) });
+    return undefined;
+  }
+};
+
+const run = async (c: Client, id: number, command: string) => {
+  let text = "";
+  try {
+    const channel = await c.openSession();
+    const decoder = new TextDecoder();
+    channel.onData((data, stream) => {
+      if (stream == "stdout" && text.length < MAX_RUN) text += decoder.decode(data, { stream: true });
+    });
+    await channel.exec(command);
+    await channel.sendEof();
+    const { code } = await channel.exit;
+    tell({ op: "ran", id, code, text: text.slice(0, MAX_RUN) });
+  } catch {
+    tell({ op: "ran", id, code: undefined, text: "" });
+  }
+};
+
+const heard = async (m: Ask): Promise<void> => {
+  switch (m.op) {
+    case "pair":
+      return tell(await pair(m.link, m.name, (step) => tell({ op: "pairing", step })));
+    case "machine":
+      link ??= start(m.id);
+      return;
+    case "open": {
+      terminals.get(m.term)?.end();
+      const t = createTerminal(m.program, m, {
+        opened: (again) => tell({ op: "opened", term: m.term, again }),
+        data: (data) => tell({ op: "data", term: m.term, data }, [data.buffer as ArrayBuffer]),
+        ended(ending) {
+          terminals.delete(m.term);
+          tell({ op: "ended", term: m.term, ending });
+        },
+        sent: (bytes) => void link?.then((l) => l?.sent(bytes)),
+      });
+      terminals.set(m.term, t);
+      if (client) t.connected(client);
+      return;
+    }
+    case "input":
+      return terminals.get(m.term)?.input(m.data);
+    case "resize":
+      return terminals.get(m.term)?.resize(m.cols, m.rows);
+    case "consumed":
+      return terminals.get(m.term)?.consumed(m.bytes);
+    case "end":
+      terminals.get(m.term)?.end();
+      terminals.delete(m.term);
+      return;
+    case "run":
+      if (client) void run(client, m.id, m.command);
+      else waiting.push(m);
+      return;
+    case "wake":
+      return (await link)?.wake();
+    case "retry":
+      return (await link)?.start();
+    case "stop":
+      return (await link)?.stop();
+  }
+};
+
+scope.onmessage = ({ data }) => void heard(data);

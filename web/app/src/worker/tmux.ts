@@ -1,0 +1,28 @@
+// The commands that reach tmux on a machine, as lines for the person's own shell.
+
+import type { Program } from "./messages.js";
+
+/** tmux exits with this when it could not attach. */
+export const TMUX_FAILED = 1;
+
+/** Names that tmux takes as they are and that need no quoting: no colon, dot, quote or blank. */
+export const tmuxNameOk = (name: string): boolean => /^[\p{L}\p{N}_-]{1,64}$/u.test(name) && !name.startsWith("-");
+/** A session's own id, such as $3. */
+const targetOk = (target: string): boolean => /^\$\d{1,9}$/.test(target);
+
+// A login by SSH has no profile: where package managers of macOS put tmux is
+// added. sh, since the person's own shell may be any.
+const sh = (script: string): string => `exec /bin/sh -c 'PATH="$PATH:/opt/homebrew/bin:/usr/local/bin:/opt/local/bin"; export PATH; ${script}'`;
+
+/** The command that attaches; again: a session that is gone must not be made anew, it would look like the old one. */
+export const tmuxCommand = (p: Extract<Program, { kind: "tmux" }>, again: boolean): string => {
+  if (p.target ? !targetOk(p.target) : !tmuxNameOk(p.name)) throw new Error("a session's name has letters, digits, - and _");
+  const flags = p.fit ? "" : " -f ignore-size";
+  const target = p.target ? `\\${p.target}` : `=${p.name}`;
+  const attach = `exec tmux -u attach-session${flags} -t "${target}"`;
+  if (p.target || again) return sh(attach);
+  return sh(`tmux -u has-session -t "=${p.name}" 2>/dev/null && ${attach}; exec tmux -u new-session -s "${p.name}"`);
+};
+
+/** Lists the sessions of the person's tmux server: id, name, attached clients, blank-separated. */
+export const LIST_SESSIONS = sh('tmux -u list-sessions -F "#{session_id} #{session_attached} #{session_name}" 2>/dev/null');
