@@ -36,6 +36,8 @@ const (
 	ControlSocket  = "control.sock"       // of the running up or agent
 	RelaySocket    = "relay-control.sock" // of the running relay
 	UpgradeFile    = "upgrade.json"       // how the last upgrade of a running relay went
+	SeenFile       = "seen.json"          // when machines last answered this computer
+	UploadsDir     = "uploads"            // files that devices sent to this machine
 	lockFile       = "lock"
 )
 

@@ -15,14 +15,16 @@ import (
 	"holdfast/internal/wire"
 )
 
-// watchInterval is how often --watch asks: the relay proves a machine at most
+// watchInterval is how often --watch asks on a machine itself, where there is no
+// device's token to follow the account with: the relay proves a machine at most
 // once in 30 s, so asking more often would only show the age grow.
 const watchInterval = 10 * time.Second
 
 // Machines lists machines and whether a device could get in.
 type Machines struct {
 	console.Connection
-	Watch bool `help:"Go on, and print a line whenever something changes."`
+	Watch bool `help:"Go on: keep the table up to date on a terminal, else print a line whenever something changes."`
+	Ack   bool `help:"With --watch: mark the relay's notices read once they are shown."`
 }
 
 // machineLine is one machine as --json prints it.
@@ -33,6 +35,7 @@ type machineLine struct {
 	Here   bool   `json:"here,omitempty"`  // it is this computer's own agent that says so
 	Error  string `json:"error,omitempty"` // its relay could not be asked
 	wire.MachineInfo
+	ahead time.Duration // of the relay's clock, as far as it is known
 }
 
 // words is the state for a person.
@@ -40,7 +43,7 @@ func (l machineLine) words(now time.Time) string {
 	if l.Error != "" {
 		return "unknown: " + l.Error
 	}
-	s := console.StateWords(l.MachineInfo, now)
+	s := console.StateWords(l.MachineInfo, now.Add(l.ahead))
 	if !l.Paired && !l.Here {
 		s += "  (pair: run holdfast pair there, holdfast join LINK here)"
 	}
@@ -49,6 +52,18 @@ func (l machineLine) words(now time.Time) string {
 
 // Run lists the machines once, or goes on with it.
 func (c *Machines) Run(ctx context.Context, a *console.App) error {
+	if c.Ack && !c.Watch {
+		return &console.Failure{Code: console.ExitUsage, Err: errors.New("--ack goes with --watch")}
+	}
+	if c.Watch {
+		accounts, err := c.accounts(a)
+		switch {
+		case err != nil:
+			return err
+		case len(accounts) > 0:
+			return c.follow(ctx, a, accounts)
+		}
+	}
 	lines, failed, err := c.collect(ctx, a)
 	if err != nil {
 		return err
@@ -60,17 +75,7 @@ func (c *Machines) Run(ctx context.Context, a *console.App) error {
 		return failed
 	}
 	last := map[string]string{}
-	remember := func(lines []machineLine) (changed []machineLine) {
-		for _, l := range lines {
-			key, now := l.Relay+" "+l.Name, string(l.State)+" "+l.Reason+" "+l.Error
-			if last[key] != now {
-				changed = append(changed, l)
-			}
-			last[key] = now
-		}
-		return changed
-	}
-	remember(lines)
+	changed(last, lines)
 	for {
 		select {
 		case <-ctx.Done():
@@ -84,10 +89,23 @@ func (c *Machines) Run(ctx context.Context, a *console.App) error {
 		if err != nil {
 			return err
 		}
-		if err := c.printAll(a, remember(lines)); err != nil {
+		if err := c.printAll(a, changed(last, lines)); err != nil {
 			return err
 		}
 	}
+}
+
+// changed gives the lines whose state is not the one in last, and notes them
+// there.
+func changed(last map[string]string, lines []machineLine) (out []machineLine) {
+	for _, l := range lines {
+		key, now := l.Relay+" "+l.Name, string(l.State)+" "+l.Reason+" "+l.Error
+		if last[key] != now {
+			out = append(out, l)
+		}
+		last[key] = now
+	}
+	return out
 }
 
 func (c *Machines) printAll(a *console.App, lines []machineLine) error {
@@ -113,22 +131,32 @@ func (c *Machines) printAll(a *console.App, lines []machineLine) error {
 // relayAccount is one account at one relay.
 type relayAccount struct{ relay, account string }
 
-// collect asks every relay that this computer is paired through, and, on a
-// machine itself, the one that its agent is on. failed is a relay's failure,
-// beside which the others' answers are still good.
-func (c *Machines) collect(ctx context.Context, a *console.App) (lines []machineLine, failed, err error) {
+// accounts are those that this computer is paired with, with the machines of
+// each.
+func (c *Machines) accounts(a *console.App) (map[relayAccount][]client.Machine, error) {
 	dir, err := a.Dir()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	paired, err := client.NewStore(dir).All()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	byRelay := map[relayAccount][]client.Machine{}
 	for _, m := range paired {
 		k := relayAccount{m.Relay, m.Account}
 		byRelay[k] = append(byRelay[k], m)
+	}
+	return byRelay, nil
+}
+
+// collect asks every relay that this computer is paired through, and, on a
+// machine itself, the one that its agent is on. failed is a relay's failure,
+// beside which the others' answers are still good.
+func (c *Machines) collect(ctx context.Context, a *console.App) (lines []machineLine, failed, err error) {
+	byRelay, err := c.accounts(a)
+	if err != nil {
+		return nil, nil, err
 	}
 	if len(byRelay) == 0 {
 		answer, err := ask(ctx, a, local.Request{Op: local.OpMachines})

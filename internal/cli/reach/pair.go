@@ -102,7 +102,7 @@ func (c *Join) Run(ctx context.Context, a *console.App) error {
 	if err != nil {
 		return explainJoin(err, link)
 	}
-	o, err := openSSH(ctx, a, dir, c.Connection)
+	o, err := OpenSSH(ctx, a, dir, c.Connection)
 	if err != nil {
 		return err
 	}

@@ -20,8 +20,8 @@ import (
 	"holdfast/internal/wire"
 )
 
-// openSSH says how OpenSSH reaches machines through this very program.
-func openSSH(ctx context.Context, a *console.App, dir state.Dir, c console.Connection) (client.OpenSSH, error) {
+// OpenSSH says how OpenSSH reaches machines through this very program.
+func OpenSSH(ctx context.Context, a *console.App, dir state.Dir, c console.Connection) (client.OpenSSH, error) {
 	binary, err := console.Self()
 	if err != nil {
 		return client.OpenSSH{}, err
@@ -114,7 +114,7 @@ func (c *SSH) Run(ctx context.Context, a *console.App) error {
 	if at := strings.LastIndexByte(name, '@'); at >= 0 {
 		user, name = name[:at], name[at+1:]
 	}
-	o, err := openSSH(ctx, a, dir, c.Connection)
+	o, err := OpenSSH(ctx, a, dir, c.Connection)
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (c *SSHConfig) Run(ctx context.Context, a *console.App) error {
 	if err != nil {
 		return err
 	}
-	o, err := openSSH(ctx, a, dir, c.Connection)
+	o, err := OpenSSH(ctx, a, dir, c.Connection)
 	if err != nil {
 		return err
 	}

@@ -56,6 +56,8 @@ const (
 	MaxNameBytes = 256
 	// MaxPathBytes bounds a path, as Linux does.
 	MaxPathBytes = 4096
+	// MaxCursorBytes bounds a cursor, and the name of a blob or sub-agent.
+	MaxCursorBytes = 1 << 10
 	// MaxQueryBytes bounds what is searched for.
 	MaxQueryBytes = 256
 	// MaxPage bounds the items of one page; MaxLines the lines of one piece of

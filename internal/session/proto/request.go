@@ -56,6 +56,8 @@ type Keys struct {
 // Page asks for a page of a conversation that ends before a cursor.
 type Page struct {
 	Session session.ID `json:"session"`
+	// Agent chooses the conversation of a sub-agent, as an item names it.
+	Agent string `json:"agent,omitempty"`
 	Before  string     `json:"before,omitempty"` // nothing means the end
 	Limit   int        `json:"limit,omitempty"`  // of items; zero means 50
 }
@@ -63,6 +65,8 @@ type Page struct {
 // Follow asks for what a conversation gains after a cursor.
 type Follow struct {
 	Session session.ID `json:"session"`
+	// Agent chooses the conversation of a sub-agent, as an item names it.
+	Agent string `json:"agent,omitempty"`
 	From    string     `json:"from,omitempty"` // nothing means the end
 }
 
@@ -74,6 +78,8 @@ type Unfollow struct {
 // Search looks for text in a conversation, backwards from a cursor.
 type Search struct {
 	Session session.ID `json:"session"`
+	// Agent chooses the conversation of a sub-agent, as an item names it.
+	Agent string `json:"agent,omitempty"`
 	Query   string     `json:"query"`
 	Before  string     `json:"before,omitempty"`
 	Limit   int        `json:"limit,omitempty"` // zero means 20
@@ -82,6 +88,8 @@ type Search struct {
 // Blob asks for a piece of a picture or of a text that was cut.
 type Blob struct {
 	Session session.ID `json:"session"`
+	// Agent chooses the conversation of a sub-agent, as an item names it.
+	Agent string `json:"agent,omitempty"`
 	Blob    string     `json:"blob"`
 	Offset  int64      `json:"offset,omitempty"`
 	Bytes   int        `json:"bytes,omitempty"` // zero means MaxPieceBytes

@@ -85,21 +85,21 @@ func look(_ context.Context, c *conn, r proto.Look) (any, error) {
 }
 
 func page(ctx context.Context, c *conn, r proto.Page) (any, error) {
-	if err := checkSession(r.Session); err != nil {
+	if err := checkConversation(r.Session, r.Agent); err != nil {
 		return nil, err
 	}
 	var err error
 	if r.Limit, err = bounded(r.Limit, 50, proto.MaxPage); err != nil {
 		return nil, err
 	}
-	if err := checkText("the cursor", r.Before, proto.MaxNameBytes); err != nil {
+	if err := checkText("the cursor", r.Before, proto.MaxCursorBytes); err != nil {
 		return nil, err
 	}
 	return c.o.Backend.Conversations.Page(ctx, r)
 }
 
 func search(ctx context.Context, c *conn, r proto.Search) (any, error) {
-	if err := checkSession(r.Session); err != nil {
+	if err := checkConversation(r.Session, r.Agent); err != nil {
 		return nil, err
 	}
 	var err error
@@ -112,14 +112,14 @@ func search(ctx context.Context, c *conn, r proto.Search) (any, error) {
 	if err := checkText("the query", r.Query, proto.MaxQueryBytes); err != nil {
 		return nil, err
 	}
-	if err := checkText("the cursor", r.Before, proto.MaxNameBytes); err != nil {
+	if err := checkText("the cursor", r.Before, proto.MaxCursorBytes); err != nil {
 		return nil, err
 	}
 	return c.o.Backend.Conversations.Search(ctx, r)
 }
 
 func blob(ctx context.Context, c *conn, r proto.Blob) (any, error) {
-	if err := checkSession(r.Session); err != nil {
+	if err := checkConversation(r.Session, r.Agent); err != nil {
 		return nil, err
 	}
 	var err error
@@ -129,7 +129,7 @@ func blob(ctx context.Context, c *conn, r proto.Blob) (any, error) {
 	if r.Offset < 0 {
 		return nil, proto.Errorf(proto.CodeSyntax, "the offset is negative")
 	}
-	if err := checkText("the name of the blob", r.Blob, proto.MaxNameBytes); err != nil {
+	if err := checkText("the name of the blob", r.Blob, proto.MaxCursorBytes); err != nil {
 		return nil, err
 	}
 	return c.o.Backend.Conversations.Blob(ctx, r)
@@ -149,14 +149,21 @@ func scrollback(ctx context.Context, c *conn, r proto.Scrollback) (any, error) {
 	return c.o.Backend.Conversations.Scrollback(ctx, r)
 }
 
+func checkConversation(id session.ID, agent string) error {
+	if err := checkSession(id); err != nil {
+		return err
+	}
+	return checkText("the name of the sub-agent", agent, proto.MaxCursorBytes)
+}
+
 // follow answers when it follows, and goes on beside the requests.
 func follow(c *conn, id int64, line []byte) (func(context.Context) (any, error), error) {
 	r, err := decode[proto.Follow](line)
 	if err == nil {
-		err = checkSession(r.Session)
+		err = checkConversation(r.Session, r.Agent)
 	}
 	if err == nil {
-		err = checkText("the cursor", r.From, proto.MaxNameBytes)
+		err = checkText("the cursor", r.From, proto.MaxCursorBytes)
 	}
 	if err != nil {
 		return nil, err
