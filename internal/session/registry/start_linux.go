@@ -1,0 +1,36 @@
+package registry
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// noBlock keeps a named pipe in the place of a file from holding the open up.
+const noBlock = syscall.O_NONBLOCK
+
+// Start is when a process started: clock ticks since the start of the system,
+// the 22nd field of /proc/PID/stat (proc_pid_stat(5)); "" where there is none.
+func Start(pid int) string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return ""
+	}
+	// The second field is the name in brackets and may hold anything.
+	_, rest, ok := strings.Cut(string(b[strings.LastIndexByte(string(b), ')')+1:]), " ")
+	if fields := strings.Fields(rest); ok && len(fields) > 19 {
+		return fields[19]
+	}
+	return ""
+}
+
+// bootID names the run of the system since it started, without dashes.
+var bootID = sync.OnceValue(func() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.ReplaceAll(strings.TrimSpace(string(b)), "-", "")
+})
