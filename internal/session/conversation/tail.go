@@ -182,3 +182,86 @@ func (f *follower) hash(it *Item) uint64 {
 	}
 	return maphash.Bytes(f.seed, b)
 }
+
+const (
+	// locateEvery is how often Follow asks again which transcript is the pane's: a
+	// /clear or a fork shows on the phone within that time.
+	locateEvery = time.Second
+)
+
+// A Followed is a Change and the transcript it is of.
+type Followed struct {
+	Ref Ref
+	Change
+}
+
+// Follow is Tail over whatever transcript a pane has: locate is asked each
+// second, and when it names another one, that one's newest items come as a
+// Reset. While it names none the last one is followed on. The channel is closed
+// when ctx ends.
+func Follow(ctx context.Context, locate func() (Ref, error), ref Ref, from Cursor) <-chan Followed {
+	out := make(chan Followed)
+	// The goroutine ends with ctx and waits for the Tail that it started.
+	go func() {
+		defer close(out)
+		for ctx.Err() == nil {
+			next, err := locate()
+			if err == nil && !next.same(ref) {
+				ref, from = next, ""
+			}
+			if !ref.IsZero() {
+				ref, from = follow(ctx, locate, ref, from, out)
+			}
+			select {
+			case <-time.After(locateEvery):
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return out
+}
+
+// follow carries one transcript's changes until locate names another one.
+func follow(ctx context.Context, locate func() (Ref, error), ref Ref, from Cursor, out chan<- Followed) (Ref, Cursor) {
+	l, err := Open(ref)
+	if err != nil {
+		return ref, from
+	}
+	tail, stop := context.WithCancel(ctx)
+	changes := l.Tail(tail, from)
+	defer func() {
+		stop()
+		for range changes { // it ends with its context
+		}
+		l.Close()
+	}()
+	tick := time.NewTicker(locateEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case c, ok := <-changes:
+			if !ok {
+				return ref, from
+			}
+			select {
+			case out <- Followed{ref, c}:
+			case <-ctx.Done():
+				return ref, from
+			}
+			if c.After != "" {
+				from = c.After
+			}
+		case <-tick.C:
+			if next, err := locate(); err == nil && !next.same(ref) {
+				return next, ""
+			}
+		case <-ctx.Done():
+			return ref, from
+		}
+	}
+}
+
+// same says whether two Refs name one conversation, however they were found.
+func (r Ref) same(o Ref) bool {
+	return r.Tool == o.Tool && r.Path == o.Path && r.SessionID == o.SessionID && r.Agent == o.Agent
+}

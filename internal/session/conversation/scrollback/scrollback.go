@@ -144,7 +144,11 @@ func (p *parser) text(s string) {
 	for len(s) > 0 {
 		var cluster string
 		var width int
-		cluster, s, width, state = uniseg.FirstGraphemeClusterInString(s, state)
+		if s[0] >= 0x20 && s[0] < 0x7f && (len(s) == 1 || s[1] < 0x80) {
+			cluster, s, width, state = s[:1], s[1:], 1, -1 // nothing can combine with it
+		} else {
+			cluster, s, width, state = uniseg.FirstGraphemeClusterInString(s, state)
+		}
 		switch c := cluster[0]; {
 		case c == '\t':
 			n := 8 - p.col%8
