@@ -38,11 +38,11 @@ func TestClaudeStatuses(t *testing.T) {
 		`"status":"waiting","waitingFor":"permission prompt",`: {session.Waiting, session.Permission},
 		`"status":"waiting","waitingFor":"input needed",`:      {session.Waiting, session.Question},
 		`"status":"waiting","waitingFor":"dialog open",`:       {session.Waiting, session.Question},
-		`"status":"waiting",`:     {session.Waiting, session.Question},
-		`"status":"levitating",`:  {"", ""},
-		`"status":{"new":true},`:  {"", ""},
-		``:                        {"", ""},
-		`"waitingFor":["a","b"],`: {"", ""},
+		`"status":"waiting",`:                                  {session.Waiting, session.Question},
+		`"status":"levitating",`:                               {"", ""},
+		`"status":{"new":true},`:                               {"", ""},
+		``:                                                     {"", ""},
+		`"waitingFor":["a","b"],`:                              {"", ""},
 	} {
 		dir := t.TempDir()
 		write(t, dir, pid, fmt.Sprintf(real, pid, Start(pid), bootID(), status))
