@@ -135,6 +135,13 @@ type Notice struct {
 	Read    time.Time // first acknowledgement; zero for unread
 }
 
+// NoticeQuery chooses among an account's notices.
+type NoticeQuery struct {
+	Unread bool   // only those
+	After  string // only those with a greater id
+	Limit  int    // at most so many; zero means MaxNotices
+}
+
 // Bounds of the notices that a Store keeps.
 const (
 	// NoticeAge is how long a notice is kept: who was away for a season needs no
@@ -234,9 +241,11 @@ type Store interface {
 	// wire.ErrSyntax. What is older than NoticeAge, or beyond MaxNotices of an
 	// account, goes.
 	PostNotice(ctx context.Context, n Notice) (id string, accounts int, err error)
-	// Notices lists those of an account that are not older than NoticeAge, the
-	// oldest first.
-	Notices(ctx context.Context, account AccountID) ([]Notice, error)
+	// Notices lists those of an account that are not older than NoticeAge, by id:
+	// the oldest first.
+	Notices(ctx context.Context, account AccountID, q NoticeQuery) ([]Notice, error)
+	// Notice finds one of them: ErrNotFound.
+	Notice(ctx context.Context, account AccountID, id string) (Notice, error)
 	// AckNotice marks a notice read; a second time changes nothing. ErrNotFound.
 	AckNotice(ctx context.Context, account AccountID, id string) error
 

@@ -62,21 +62,41 @@ func (s *store) PostNotice(ctx context.Context, n Notice) (id string, accounts i
 	return n.ID, accounts, err
 }
 
+const noticeColumns = "SELECT account, id, text, posted, read FROM notices WHERE account = ? AND posted > ? "
+
+func scanNotice(row sqlitedb.Row) (Notice, error) {
+	var n Notice
+	var posted, read int64
+	err := row.Scan(&n.Account, &n.ID, &n.Text, &posted, &read)
+	n.Posted, n.Read = fromMicros(posted), fromMicros(read)
+	return n, err
+}
+
+// kept is the time from which on notices are kept.
+func (s *store) kept() int64 { return micros(s.now().Add(-NoticeAge)) }
+
 // Notices is Store's.
-func (s *store) Notices(ctx context.Context, account AccountID) ([]Notice, error) {
+func (s *store) Notices(ctx context.Context, account AccountID, q NoticeQuery) ([]Notice, error) {
+	if q.Limit <= 0 {
+		q.Limit = MaxNotices
+	}
 	var out []Notice
-	err := s.view(ctx, fmt.Sprintf("list notices of %q", account), func(ctx context.Context, q *sqlitedb.Reads) error {
-		return q.Each(ctx, func(row sqlitedb.Row) error {
-			n := Notice{Account: account}
-			var posted, read int64
-			if err := row.Scan(&n.ID, &n.Text, &posted, &read); err != nil {
-				return err
-			}
-			n.Posted, n.Read = fromMicros(posted), fromMicros(read)
+	err := s.view(ctx, fmt.Sprintf("list notices of %q", account), func(ctx context.Context, r *sqlitedb.Reads) error {
+		return r.Each(ctx, func(row sqlitedb.Row) error {
+			n, err := scanNotice(row)
 			out = append(out, n)
-			return nil
-		}, "SELECT id, text, posted, read FROM notices WHERE account = ? AND posted > ? ORDER BY posted, id",
-			account, micros(s.now().Add(-NoticeAge)))
+			return err
+		}, noticeColumns+"AND id > ? AND NOT (read <> 0 AND ?) ORDER BY id LIMIT ?", account, s.kept(), q.After, q.Unread, q.Limit)
+	})
+	return out, err
+}
+
+// Notice is Store's.
+func (s *store) Notice(ctx context.Context, account AccountID, id string) (Notice, error) {
+	var out Notice
+	err := s.view(ctx, "find a notice", func(ctx context.Context, r *sqlitedb.Reads) (err error) {
+		out, err = scanNotice(r.Row(ctx, noticeColumns+"AND id = ?", account, s.kept(), id))
+		return found(err)
 	})
 	return out, err
 }
@@ -84,13 +104,11 @@ func (s *store) Notices(ctx context.Context, account AccountID) ([]Notice, error
 // AckNotice is Store's.
 func (s *store) AckNotice(ctx context.Context, account AccountID, id string) error {
 	return s.update(ctx, "acknowledge a notice", func(ctx context.Context, t *sqlitedb.Tx) error {
-		var read int64
-		err := t.Row(ctx, "SELECT read FROM notices WHERE account = ? AND id = ? AND posted > ?",
-			account, id, micros(s.now().Add(-NoticeAge))).Scan(&read)
+		n, err := scanNotice(t.Row(ctx, noticeColumns+"AND id = ?", account, s.kept(), id))
 		if err != nil {
 			return found(err)
 		}
-		if read != 0 {
+		if !n.Read.IsZero() {
 			return nil
 		}
 		if _, err := t.Exec(ctx, "UPDATE notices SET read = ? WHERE account = ? AND id = ?", micros(s.now()), account, id); err != nil {

@@ -148,7 +148,7 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 		for _, tok := range list {
 			there[tok.ID] = true
 		}
-		notices, err := s.Notices(t.Context(), "owner")
+		notices, err := s.Notices(t.Context(), "owner", engine.NoticeQuery{})
 		if err != nil {
 			t.Fatal(err)
 		}

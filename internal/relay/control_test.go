@@ -152,8 +152,8 @@ func TestHelloIsKept(t *testing.T) {
 		a.send(wire.Message{Op: wire.OpHello, Version: "1.2.3", Features: []string{"revoke", "drain", "bad one"},
 			Services: []wire.ServiceName{"ssh", "web"}, Presence: "blob"})
 		a.pong()
-		h := g.relay.controls.Said("ann")["mini"]
-		if h.Version != "1.2.3" || !slices.Equal(h.Features, []string{"revoke", "drain"}) || !slices.Equal(h.Services, []wire.ServiceName{"ssh", "web"}) || h.Presence != "blob" {
+		h := g.relay.controls.Greetings("ann")["mini"]
+		if h.Version != "1.2.3" || !slices.Equal(h.Features, []string{"revoke", "drain"}) || !slices.Equal(h.Services, []wire.ServiceName{"ssh", "web"}) || g.relay.controls.Presences("ann")["mini"] != "blob" {
 			t.Errorf("kept %+v", h)
 		}
 	})

@@ -174,13 +174,8 @@ func (s *stream) run(conn net.Conn, head []byte, t engine.Token) {
 		// The connID is spent by now, so it may be logged.
 		log.Info("dial failed", "conn", d.ID, "verdict", verdict(a.Code, outcome), "took", took)
 		if a.Conn != nil {
-			// It came in the last moment. Both legs are told the same, if not by the
-			// device itself.
-			code, reason := a.Code, a.Reason
-			if outcome == meter.DialHangup {
-				code, reason = wire.CloseGoingAway, "the device has gone"
-			}
-			r.door.Own(a.Conn, func() { r.door.Part(a.Conn, code, reason) })
+			// It came in the last moment.
+			r.door.Own(a.Conn, func() { r.door.Part(a.Conn, a.agent.Code, a.agent.Reason) })
 		}
 		r.door.Part(conn, a.Code, a.Reason)
 		return
@@ -231,15 +226,25 @@ func verdict(code wire.CloseCode, why string) string {
 	return strconv.Itoa(int(code)) + " " + why
 }
 
+// answer is what a dial came to.
+type answer struct {
+	waiting.Answer
+	agent pump.Farewell // what a machine is told that comes too late
+}
+
 // await asks the machine and waits for its answer, for the device's hang-up, or
 // for the end of the time or of the stream. Without an answer, a's code and
 // reason are what the device is told; a zero code means that nobody is there to
 // be told. head comes back with what the device sent meanwhile.
-func (s *stream) await(conn net.Conn, head []byte, d *waiting.Dial, device string) (a waiting.Answer, _ []byte, outcome string) {
+func (s *stream) await(conn net.Conn, head []byte, d *waiting.Dial, device string) (a answer, _ []byte, outcome string) {
 	r := s.relay
-	end := func(outcome string, code wire.CloseCode, reason string) (waiting.Answer, []byte, string) {
-		late, _ := r.dials.Abandon(d)
-		return waiting.Answer{Conn: late.Conn, Code: code, Reason: reason}, nil, outcome
+	endEach := func(outcome string, device, agent pump.Farewell) (answer, []byte, string) {
+		late, _ := r.dials.Abandon(d, agent.Code, agent.Reason)
+		return answer{waiting.Answer{Conn: late.Conn, Code: device.Code, Reason: device.Reason}, agent}, nil, outcome
+	}
+	end := func(outcome string, code wire.CloseCode, reason string) (answer, []byte, string) {
+		both := pump.Farewell{Code: code, Reason: reason}
+		return endEach(outcome, both, both)
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, wire.DialTimeout)
 	defer cancel()
@@ -256,7 +261,7 @@ func (s *stream) await(conn net.Conn, head []byte, d *waiting.Dial, device strin
 	early := waiting.NewEarly(conn, head)
 	go early.Read() // ends by the deadline that Stop sets, and Stop waits for it
 	select {
-	case a = <-d.Answers:
+	case a.Answer = <-d.Answers:
 		head = early.Stop()
 		if a.Conn == nil {
 			return a, nil, meter.DialRefused
@@ -265,11 +270,11 @@ func (s *stream) await(conn net.Conn, head []byte, d *waiting.Dial, device strin
 	case <-early.Over:
 		early.Stop()
 		code, reason := early.Farewell()
-		return end(meter.DialHangup, code, reason)
+		return endEach(meter.DialHangup, pump.Farewell{Code: code, Reason: reason},
+			pump.Farewell{Code: wire.CloseGoingAway, Reason: "the device has gone"})
 	case <-s.stopped:
 		early.Stop()
-		told := s.told[pump.Device]
-		return end(meter.DialStopped, told.Code, told.Reason)
+		return endEach(meter.DialStopped, s.told[pump.Device], s.told[pump.Agent])
 	case <-ctx.Done():
 		early.Stop()
 		if r.ctx.Err() != nil {
@@ -306,8 +311,8 @@ func (r *Relay) serveAgentData(w http.ResponseWriter, req *http.Request, hs hand
 		r.dials.Give(d, waiting.Answer{Code: wire.CloseNoDialBack, Reason: "the machine's connection broke while it dialled back"})
 		return nil
 	}
-	if !r.dials.Give(d, waiting.Answer{Conn: conn, Head: head, Token: t}) {
-		r.door.Own(conn, func() { r.door.Part(conn, wire.CloseGoingAway, "the device has gone") })
+	if told, ok := r.dials.Give(d, waiting.Answer{Conn: conn, Head: head, Token: t}); !ok {
+		r.door.Own(conn, func() { r.door.Part(conn, told.Code, told.Reason) })
 	}
 	return nil
 }

@@ -14,7 +14,8 @@ const (
 	PathAccount    = livePath + ChannelAccount
 )
 
-// PathNotices is GET: Notices; POST /v1/notices/{id}/ack marks one read.
+// PathNotices is GET ?unread=true&after=ID: Notices; POST /v1/notices/{id}/ack
+// marks one read.
 const (
 	PathNotices = "/v1/notices"
 	AckSuffix   = "/ack"
@@ -62,6 +63,10 @@ type FeedMessage struct {
 	Error *FeedError `json:"error,omitempty"`
 }
 
+// FeedUnavailable is the name of the FeedError that says that the relay cannot
+// read the state now: what was told is stale until machines come again.
+const FeedUnavailable = "Unavailable"
+
 // FeedError is an error frame.
 type FeedError struct {
 	Name string `json:"name"`
@@ -84,9 +89,11 @@ type NoticeInfo struct {
 	Read *time.Time `json:"read,omitempty"`
 }
 
-// Notices is the answer of GET PathNotices, the oldest first.
+// Notices is the answer of GET PathNotices, the oldest first; more of them come
+// after the last id, ?after=ID.
 type Notices struct {
 	Notices []NoticeInfo `json:"notices"`
+	More    bool         `json:"more,omitempty"`
 }
 
 // CheckNotice says what is wrong with the text of a notice, wrapping ErrSyntax:

@@ -98,9 +98,13 @@ func RequestToken(h http.Header, query url.Values) (Token, error) {
 	}
 	var texts []string
 	for _, v := range h.Values("Authorization") {
-		scheme, rest, _ := strings.Cut(v, " ")
+		// A tab is no blank to RFC 9110, but whoever sent it meant one.
+		scheme := v
+		if i := strings.IndexAny(v, " \t"); i >= 0 {
+			scheme = v[:i]
+		}
 		if strings.EqualFold(scheme, "Bearer") {
-			texts = append(texts, strings.TrimSpace(rest))
+			texts = append(texts, strings.TrimSpace(v[len(scheme):]))
 		}
 	}
 	for _, p := range Subprotocols(h) {

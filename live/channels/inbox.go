@@ -86,6 +86,16 @@ func (b *Inbox) Post(ctx context.Context, n Notice) error {
 	return nil
 }
 
+// Changed pushes the unread notices to everybody who is connected and whom to
+// lets through (nil: all): for a Storage that somebody else writes to as well.
+func (b *Inbox) Changed(ctx context.Context, to func(person string) bool) {
+	for _, person := range b.open.keys() {
+		if to == nil || to(person) {
+			b.refresh(ctx, person)
+		}
+	}
+}
+
 // Unread lists a person's first unread notices.
 func (b *Inbox) Unread(ctx context.Context, person string) ([]Notice, error) {
 	out := []Notice{}

@@ -21,7 +21,7 @@ func post(t testing.TB, s engine.Store, account engine.AccountID, text string) s
 // texts are those of an account's notices in order, with a * before the unread.
 func texts(t testing.TB, s engine.Store, account engine.AccountID) []string {
 	t.Helper()
-	list, err := s.Notices(t.Context(), account)
+	list, err := s.Notices(t.Context(), account, engine.NoticeQuery{})
 	must(t, err)
 	out := []string{}
 	for _, n := range list {
@@ -64,10 +64,28 @@ func testNotices(t *testing.T, s engine.Store, clock *Clock) {
 	must(t, s.AckNotice(ctx, "ann", id))
 	wantTexts(t, s, "ann", "*for ann", "for all")
 	wantTexts(t, s, "bob", "*for all")
-	list, err := s.Notices(ctx, "ann")
+	list, err := s.Notices(ctx, "ann", engine.NoticeQuery{})
 	must(t, err)
 	if got := list[1]; got.ID != id || got.Account != "ann" || !got.Read.Equal(at) || !got.Posted.Equal(at.Add(-time.Minute)) {
 		t.Errorf("notice %+v, want it read the first time, at %v", got, at)
+	}
+	one, err := s.Notice(ctx, "ann", first)
+	must(t, err)
+	if one != list[0] {
+		t.Errorf("notice %+v, want %+v", one, list[0])
+	}
+	_, err = s.Notice(ctx, "bob", first)
+	wantErr(t, err, engine.ErrNotFound)
+	for _, c := range []struct {
+		query engine.NoticeQuery
+		want  int
+	}{
+		{engine.NoticeQuery{Unread: true}, 1}, {engine.NoticeQuery{After: first}, 1}, {engine.NoticeQuery{Limit: 1}, 1},
+		{engine.NoticeQuery{Unread: true, After: first}, 0}, {engine.NoticeQuery{Limit: 5}, 2},
+	} {
+		if got, err := s.Notices(ctx, "ann", c.query); err != nil || len(got) != c.want {
+			t.Errorf("%+v: %d notices, %v", c.query, len(got), err)
+		}
 	}
 	wantErr(t, s.AckNotice(ctx, "bob", first), engine.ErrNotFound) // another account's
 	wantErr(t, s.AckNotice(ctx, "ann", "n-none"), engine.ErrNotFound)
@@ -75,7 +93,7 @@ func testNotices(t *testing.T, s engine.Store, clock *Clock) {
 	wantErr(t, err, engine.ErrNotFound)
 
 	// An id of the caller's own makes a repetition harmless.
-	own := engine.Notice{ID: "n-own", Account: "bob", Text: "once"}
+	own := engine.Notice{ID: "nz-own", Account: "bob", Text: "once"}
 	_, _, err = s.PostNotice(ctx, own)
 	must(t, err)
 	_, _, err = s.PostNotice(ctx, own)

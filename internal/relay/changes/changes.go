@@ -39,6 +39,9 @@ type Options struct {
 	Log   *slog.Logger
 	// Remind has an account's agents be told what they have yet to revoke.
 	Remind func(id engine.AccountID)
+	// Hear is told of each change once it was seen to, and of the zero Change
+	// where the log no longer says what happened. It must not block.
+	Hear func(c engine.Change)
 }
 
 // Follower reads the log.
@@ -49,7 +52,7 @@ type Follower struct {
 
 // New makes a Follower that stands at the end of the log.
 func New(ctx context.Context, o Options) (*Follower, error) {
-	if o.Store == nil || o.Axes == nil || o.Log == nil || o.Remind == nil {
+	if o.Store == nil || o.Axes == nil || o.Log == nil || o.Remind == nil || o.Hear == nil {
 		return nil, errors.New("changes: every option is required")
 	}
 	f := &Follower{Options: o}
@@ -92,6 +95,7 @@ func (f *Follower) Run(ctx context.Context) {
 			}
 			for _, c := range list {
 				f.apply(c)
+				f.Hear(c)
 				f.after.Store(c.Seq)
 			}
 			more = len(list) > 0
@@ -141,6 +145,7 @@ func (f *Follower) resync(ctx context.Context) error {
 		f.Remind(id)
 	}
 	f.after.Store(after)
+	f.Hear(engine.Change{})
 	return nil
 }
 

@@ -285,42 +285,39 @@ func (cs *Controls) Remind(id engine.AccountID) {
 	})
 }
 
-// Said is what a machine's holder said of itself.
-type Said struct {
-	proof.Greeting
-	// Presence is opaque; empty for none.
-	Presence string
-}
-
-// Said is what the holders of an account's machines, as far as their sockets are
-// of this node, said of themselves.
-func (cs *Controls) Said(id engine.AccountID) map[wire.MachineID]Said {
-	agents := cs.Axes.Controls(id)
-	out := make(map[wire.MachineID]Said, len(agents))
-	for _, m := range agents {
-		c := m.Self().(*Conn)
-		k := c.Key()
-		if !cs.Router.Holds(k, c) {
-			continue
-		}
-		c.mu.Lock()
-		hello, presence := c.hello, c.presence
-		c.mu.Unlock()
-		said := Said{Greeting: hello.Greeting()}
-		if presence != nil {
-			said.Presence = *presence
-		}
-		out[k.Machine] = said
-	}
-	return out
-}
-
-// Greetings is Said without what concerns devices only.
+// Greetings are what the holders of an account's machines, as far as their
+// sockets are of this node, said of themselves.
 func (cs *Controls) Greetings(id engine.AccountID) map[wire.MachineID]proof.Greeting {
-	said := cs.Said(id)
-	out := make(map[wire.MachineID]proof.Greeting, len(said))
-	for m, s := range said {
-		out[m] = s.Greeting
-	}
+	out := make(map[wire.MachineID]proof.Greeting)
+	cs.holders(id, func(m wire.MachineID, c *Conn) {
+		c.mu.Lock()
+		hello := c.hello
+		c.mu.Unlock()
+		out[m] = hello.Greeting()
+	})
 	return out
+}
+
+// Presences are what they said for devices: opaque, and left out where it is
+// nothing.
+func (cs *Controls) Presences(id engine.AccountID) map[wire.MachineID]string {
+	out := make(map[wire.MachineID]string)
+	cs.holders(id, func(m wire.MachineID, c *Conn) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.presence != nil {
+			out[m] = *c.presence
+		}
+	})
+	return out
+}
+
+// holders calls f for the holder of each of an account's machines.
+func (cs *Controls) holders(id engine.AccountID, f func(wire.MachineID, *Conn)) {
+	for _, m := range cs.Axes.Controls(id) {
+		c := m.Self().(*Conn)
+		if k := c.Key(); cs.Router.Holds(k, c) {
+			f(k.Machine, c)
+		}
+	}
 }

@@ -1,5 +1,6 @@
 // Package jsonapi is the relay's JSON interface under /v1: what a token may do,
-// which machines and devices an account has, and the relay's part of pairing.
+// which machines, devices and notices an account has, and the relay's part of
+// pairing.
 //
 // It never holds a connection and never says anything of another account. What
 // a caller will get wrong: pages call it from any origin with a bearer token in
@@ -83,6 +84,8 @@ var routes = map[string]map[string]handler{
 	wire.PathPairings:       {http.MethodPost: (*API).openPairing},
 	wire.PathPairings + "/": {http.MethodDelete: (*API).closePairing},
 	wire.PathRedeem:         {http.MethodPost: (*API).redeem},
+	wire.PathNotices:        {http.MethodGet: (*API).notices},
+	wire.PathNotices + "/":  {http.MethodPost: (*API).readNotice},
 }
 
 // ServeHTTP answers one request.
@@ -121,13 +124,25 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, ref)
 		return
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, wire.MaxAPIBodyBytes)
+	// In a copy: the server must go on to see its own body in r, or it would ask
+	// for one that nobody has read (Expect: 100-continue) before it answers.
+	bounded := *r
+	bounded.Body = http.MaxBytesReader(w, r.Body, wire.MaxAPIBodyBytes)
+	c.Request = &bounded
 	if ref := serve(a, w, c); ref != nil {
 		a.refuse(w, ref)
 	}
 }
 
 func route(path string) (methods map[string]handler, rest string) {
+	// The one path with a segment in its middle.
+	if strings.HasPrefix(path, wire.PathNotices+"/") {
+		id, ok := strings.CutSuffix(path[len(wire.PathNotices)+1:], wire.AckSuffix)
+		if !ok || id == "" || strings.Contains(id, "/") {
+			return nil, ""
+		}
+		return routes[wire.PathNotices+"/"], id
+	}
 	i := strings.LastIndexByte(path, '/') + 1
 	switch {
 	case i == len(path):

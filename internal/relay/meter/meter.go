@@ -30,6 +30,8 @@ const (
 type Gauges struct {
 	// Sockets are the open sockets by role and by the form in which they wait.
 	Sockets map[[2]string]int
+	// Live are what happened on live channels, by event.
+	Live map[string]int64
 	// Waiting are the dials that wait for their machine.
 	Waiting int
 	// ParkedBytes are held for control connections.
@@ -43,6 +45,7 @@ type Meter struct {
 	gauges func() Gauges
 
 	sockets *prometheus.Desc
+	channel *prometheus.Desc
 	waiting *prometheus.Desc
 	parked  *prometheus.Desc
 	bytes   *prometheus.Desc
@@ -90,6 +93,7 @@ func New(gauges func() Gauges) *Meter {
 		gauges:  gauges,
 		live:    make(map[*Stream]struct{}),
 		sockets: desc("sockets", "Open sockets by role and by the form in which they wait.", "role", "form"),
+		channel: desc("live_events_total", "What happened on live channels, by event.", "event"),
 		waiting: desc("dials_waiting", "Dials that wait for their machine."),
 		parked:  desc("parked_bytes", "Bytes held for control connections: partial frames and unsent messages."),
 		bytes:   desc("stream_bytes_total", "Payload bytes of streams, by the side that got them.", "to"),
@@ -116,7 +120,7 @@ func (m *Meter) vectors() []prometheus.Collector {
 
 // Describe implements prometheus.Collector.
 func (m *Meter) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.sockets, m.waiting, m.parked, m.bytes, m.text, m.spread} {
+	for _, d := range []*prometheus.Desc{m.sockets, m.channel, m.waiting, m.parked, m.bytes, m.text, m.spread} {
 		ch <- d
 	}
 	for _, v := range m.vectors() {
@@ -132,6 +136,9 @@ func (m *Meter) Collect(ch chan<- prometheus.Metric) {
 	g := m.gauges()
 	for labels, n := range g.Sockets {
 		send(m.sockets, prometheus.GaugeValue, float64(n), labels[:]...)
+	}
+	for event, n := range g.Live {
+		send(m.channel, prometheus.CounterValue, float64(n), event)
 	}
 	send(m.waiting, prometheus.GaugeValue, float64(g.Waiting))
 	send(m.parked, prometheus.GaugeValue, float64(g.ParkedBytes))

@@ -271,7 +271,7 @@ func (p *Prover) dialBanner(k engine.Key, service wire.ServiceName) error {
 	defer cancel()
 	d := p.Dials.Open(k)
 	defer func() {
-		if late, ok := p.Dials.Abandon(d); ok && late.Conn != nil {
+		if late, ok := p.Dials.Abandon(d, wire.CloseGoingAway, "the question is over"); ok && late.Conn != nil {
 			_ = late.Conn.Close()
 		}
 	}()

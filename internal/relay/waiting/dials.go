@@ -33,8 +33,10 @@ type Dial struct {
 
 	answers chan Answer // capacity 1
 
-	// Under Dials.mu: nobody listens any more.
+	// Under Dials.mu: nobody listens any more, and what a machine is told that
+	// comes now.
 	abandoned bool
+	told      Answer
 }
 
 // Answer is a machine's: a data connection, or a code and a reason.
@@ -82,24 +84,25 @@ func (t *Dials) Take(id wire.ConnID, k engine.Key) *Dial {
 }
 
 // Give hands a to the one who waits, after Take. False: nobody does any more,
-// and a.Conn is still the caller's.
-func (t *Dials) Give(d *Dial, a Answer) bool {
+// a.Conn is still the caller's, and its peer is to be told what told says.
+func (t *Dials) Give(d *Dial, a Answer) (told Answer, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if d.abandoned {
-		return false
+		return d.told, false
 	}
 	d.answers <- a
-	return true
+	return Answer{}, true
 }
 
 // Abandon ends the wait and makes the connID unknown. An answer that came
-// unread is returned: its connection is the caller's.
-func (t *Dials) Abandon(d *Dial) (late Answer, ok bool) {
+// unread is returned: its connection is the caller's. A machine that comes later
+// is told code and reason.
+func (t *Dials) Abandon(d *Dial, code wire.CloseCode, reason string) (late Answer, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.waiting, d.ID)
-	d.abandoned = true
+	d.abandoned, d.told = true, Answer{Code: code, Reason: reason}
 	select {
 	case late = <-d.answers:
 		return late, true

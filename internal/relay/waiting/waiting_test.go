@@ -174,7 +174,7 @@ func TestADialIsTakenOnce(t *testing.T) {
 	if len(taken) != 1 || table.Knows(d.ID, mini) || table.Count() != 0 {
 		t.Fatalf("it was taken %d times", len(taken))
 	}
-	if !table.Give(d, Answer{Code: 4502}) {
+	if _, ok := table.Give(d, Answer{Code: 4502}); !ok {
 		t.Error("nobody waited")
 	}
 	if a := <-d.Answers; a.Code != 4502 {
@@ -185,13 +185,13 @@ func TestADialIsTakenOnce(t *testing.T) {
 func TestAbandonedDials(t *testing.T) {
 	table := New("n1")
 	d := table.Open(mini)
-	if _, ok := table.Abandon(d); ok || table.Take(d.ID, mini) != nil {
+	if _, ok := table.Abandon(d, 1012, "restart"); ok || table.Take(d.ID, mini) != nil {
 		t.Error("an abandoned dial can be taken")
 	}
 	d = table.Open(mini)
 	table.Take(d.ID, mini)
-	table.Abandon(d)
-	if table.Give(d, Answer{}) {
+	table.Abandon(d, 1012, "restart")
+	if told, ok := table.Give(d, Answer{}); ok || told.Code != 1012 || told.Reason != "restart" {
 		t.Error("an abandoned dial takes an answer")
 	}
 	d = table.Open(mini)
@@ -199,7 +199,7 @@ func TestAbandonedDials(t *testing.T) {
 	a, b := net.Pipe()
 	defer b.Close()
 	table.Give(d, Answer{Conn: a})
-	late, ok := table.Abandon(d)
+	late, ok := table.Abandon(d, 1012, "restart")
 	if !ok || late.Conn != a {
 		t.Error("the late answer is lost, and its connection with it")
 	}
