@@ -52,6 +52,7 @@ type commands struct {
 
 	Account admin.Account `cmd:"" group:"admin" help:"Manage the accounts of the relay on this computer."`
 	Token   admin.Token   `cmd:"" group:"admin" help:"Manage the tokens of the relay on this computer."`
+	Notice  admin.Notice  `cmd:"" group:"admin" help:"Tell the people of the relay's accounts something."`
 
 	Lab     labCommand     `cmd:"" help:"Watch connections fail on this computer, and what notices it."`
 	Version versionCommand `cmd:"" help:"Print the version."`

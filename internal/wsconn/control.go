@@ -1,6 +1,7 @@
 package wsconn
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -35,14 +36,14 @@ func DialControl(ctx context.Context, o Options, cfg *liveness.Config, ask func(
 		return nil, err
 	}
 	c := &Control{conn: base}
-	c.ws.SetReadLimit(wire.MaxControlBytes)
+	c.ws.SetReadLimit(int64(cmp.Or(o.MaxMessageBytes, wire.MaxControlBytes)))
 	c.askApp = func() { ask(c) }
 	c.start(cfg, o.Log)
 	return c, nil
 }
 
-// Read returns the next text message, at most wire.MaxControlBytes long; a
-// longer one ends the connection with 1009. Binary messages are dropped and
+// Read returns the next text message, at most wire.MaxControlBytes long or what
+// Options.MaxMessageBytes says; a longer one ends the connection with 1009. Binary messages are dropped and
 // counted. A text message is evidence for the judge by itself; say Pong where
 // it was one. The error is Err's.
 func (c *Control) Read() ([]byte, error) {

@@ -58,6 +58,9 @@ type Options struct {
 	HandshakeTimeout time.Duration
 	// InsecureHTTP allows plain http and ws beyond loopback.
 	InsecureHTTP bool
+	// MaxMessageBytes bounds what a control connection reads in one message; zero
+	// means wire.MaxControlBytes.
+	MaxMessageBytes int
 	// DialContext replaces net.Dialer, which looks names up anew for each dial
 	// and races IPv6 and IPv4 (RFC 8305). Nil uses net.Dialer.
 	DialContext func(ctx context.Context, network, addr string) (net.Conn, error)
