@@ -10,7 +10,7 @@ ARGS    ?=
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-long web-test live-size matrix bench fuzz fmt clean setup $(BIN)
+.PHONY: help run build web test test-long web-test browser-test screens live-size matrix bench fuzz fmt clean setup $(BIN)
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,8 +23,11 @@ run: ## install what is missing, build, and start relay and agent for this machi
 build: $(BIN) ## build bin/holdfast
 
 # go decides what is up to date, so the target is phony.
-$(BIN):
+$(BIN): web
 	$(GO) build -trimpath -o $(BIN) ./cmd/holdfast
+
+web: ## build the page for phones, which the program serves; says its digest
+	@scripts/web page
 
 test: ## all four floors of tests; installs the tools they need, under 20 minutes on two cores
 	@scripts/setup test
@@ -36,6 +39,14 @@ test-long: ## the long waits, the gigabytes and the tens of thousands, after `ma
 
 web-test: ## check, build and test the browser packages
 	@scripts/web test
+
+browser-test: build ## the page in a real Chromium against the built program, sshd and tmux
+	@scripts/setup test
+	@scripts/browser test
+
+screens: build ## screenshots of the page into docs/screens
+	@scripts/setup test
+	@scripts/browser screens
 
 live-size: ## the size of the browser client, which fails over its limits
 	@scripts/web size
@@ -56,4 +67,5 @@ setup: ## install the tools that tests need, and nothing else
 	@scripts/setup test
 
 clean: ## remove what was built
-	rm -rf bin dist web/*/dist web/*/build
+	rm -rf bin dist web/live/dist web/live/build web/ssh/dist web/ssh/build web/app/dist web/app/dist-test
+	find internal/webapp/dist -mindepth 1 ! -name README -delete

@@ -2,18 +2,14 @@
 // written so that it is right for any number.
 
 export const en = {
-  appName: "Holdfast",
   loading: "Loading…",
   back: "Back",
   close: "Close",
-  cancel: "Cancel",
   retry: "Try now",
   menu: "Menu",
-  copy: "Copy",
   copied: "Copied",
   allow: "Allow",
   deny: "Refuse",
-  yes: "Yes",
 
   // Home
   machines: "Machines",
@@ -80,6 +76,8 @@ export const en = {
   whyOther: "The relay ended the connection ({code}) {text}",
 
   // Machine
+  details: "Details and settings",
+  shell: "shell",
   newShell: "New shell",
   tmuxSessions: "tmux sessions",
   noTmux: "No tmux session runs there.",
@@ -97,7 +95,6 @@ export const en = {
   forgetSure: "Forget {machine} on this device? Its access is not revoked; you can pair again.",
   pairedAt: "Paired",
   userLabel: "User",
-  rename: "Rename",
 
   // Pairing
   pairTitle: "Pair a machine",
@@ -114,7 +111,6 @@ export const en = {
   pairRedeem: "Asking the relay…",
   pairConnect: "Reaching the machine…",
   pairProve: "Proving the link to the machine…",
-  pairDone: "Paired with {machine}.",
   pairInstall: "On an iPhone or iPad add this page to the home screen first and pair there: Safari keeps separate storage for it, and forgets what a page stored after seven days without a visit.",
   pairPersist: "This browser may delete the device's key when space is short. Pairing again is all it takes.",
   pairSsh: "pairing broke off: {text}",

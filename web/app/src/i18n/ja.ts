@@ -1,18 +1,14 @@
 import type { Words } from "./en.js";
 
 export const ja: Words = {
-  appName: "Holdfast",
   loading: "読み込み中…",
   back: "戻る",
   close: "閉じる",
-  cancel: "キャンセル",
   retry: "今すぐ試す",
   menu: "メニュー",
-  copy: "コピー",
   copied: "コピーしました",
   allow: "許可",
   deny: "拒否",
-  yes: "はい",
 
   machines: "マシン",
   noMachines: "この端末とペアリングされたマシンはまだありません。",
@@ -74,6 +70,8 @@ export const ja: Words = {
   whySsh: "SSH が終了しました: {text}",
   whyOther: "リレーが接続を終了しました({code}){text}",
 
+  details: "詳細と設定",
+  shell: "シェル",
   newShell: "新しいシェル",
   tmuxSessions: "tmux セッション",
   noTmux: "動いている tmux セッションはありません。",
@@ -91,7 +89,6 @@ export const ja: Words = {
   forgetSure: "この端末から {machine} を消しますか? アクセス権は取り消されません。もう一度ペアリングできます。",
   pairedAt: "ペアリング",
   userLabel: "ユーザー",
-  rename: "名前を変える",
 
   pairTitle: "マシンをペアリング",
   pairPaste: "ペアリングリンク",
@@ -107,7 +104,6 @@ export const ja: Words = {
   pairRedeem: "リレーに問い合わせ中…",
   pairConnect: "マシンに接続中…",
   pairProve: "マシンにリンクを証明中…",
-  pairDone: "{machine} とペアリングしました。",
   pairInstall: "iPhone や iPad では、先にこのページをホーム画面に追加し、そこでペアリングしてください。Safari は保存領域を別にしており、7 日間開かないと保存内容を消します。",
   pairPersist: "容量が足りなくなると、ブラウザーがこの端末の鍵を消すことがあります。その場合はペアリングし直すだけです。",
   pairSsh: "ペアリングが中断されました: {text}",

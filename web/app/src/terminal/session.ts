@@ -154,7 +154,9 @@ export class Session {
       textarea.inputMode = "none";
       textarea.readOnly = true;
       textarea.setAttribute("aria-hidden", "true");
-      textarea.addEventListener("focus", () => this.onTap());
+      textarea.addEventListener("focus", (e) => e.isTrusted && this.onTap());
+      // Draws the cursor at all: xterm waits for its first focus with that.
+      this.focused(true);
       this.term.attachCustomKeyEventHandler(() => false);
       this.restore();
       if (webglHere()) void this.webgl();
@@ -218,6 +220,11 @@ export class Session {
     } catch {
       // No WebGL here: the DOM renderer is what there is.
     }
+  }
+
+  /** Our field has the focus, or lost it: the cursor shows that, and programs that asked are told. */
+  focused(on: boolean): void {
+    this.term.textarea?.dispatchEvent(new FocusEvent(on ? "focus" : "blur"));
   }
 
   /** As many columns and rows as fit; the program is told when that changed. */

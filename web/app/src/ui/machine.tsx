@@ -72,6 +72,11 @@ const Known = ({ m }: { m: MachineView }) => {
         {!shell && <p class="note">{t("noShell")}</p>}
         {shell && (
           <>
+            <p>
+              <a class="button wide" href={href({ at: "shell", id: m.id })}>
+                {t("newShell")}
+              </a>
+            </p>
             <h2>{t("tmuxSessions")}</h2>
             <ul class="list">
               {sessions?.map((s) => (
@@ -95,19 +100,14 @@ const Known = ({ m }: { m: MachineView }) => {
               }}
             >
               <input class="grow" value={name} onInput={(e) => setName(e.currentTarget.value)} placeholder={t("tmuxName")} aria-label={t("newTmux")} maxLength={64} autocapitalize="off" autocomplete="off" spellcheck={false} />
-              <button disabled={!tmuxNameOk(name)}>{t("open")}</button>
+              <button class="second" disabled={!tmuxNameOk(name)}>{t("open")}</button>
             </form>
             {name && !tmuxNameOk(name) && <p class="dim">{t("tmuxNameBad")}</p>}
-            <p>
-              <a class="button second" href={href({ at: "shell", id: m.id })}>
-                {t("newShell")}
-              </a>
-            </p>
             <p class="dim">{t("tmuxWhy")}</p>
           </>
         )}
         <details>
-          <summary>{t("menu")}</summary>
+          <summary>{t("details")}</summary>
           <dl>
             <Fact name={t("path")}>
               {t("pathRelay", { relay: new URL(m.relay).host })} {proofWords(state, now)}

@@ -65,10 +65,16 @@ export const TerminalScreen = ({ id, program }: TerminalProps) => {
       used,
     });
     bound.current = f;
+    const focus = () => session.focused(true);
+    const blur = () => session.focused(false);
+    el.addEventListener("focus", focus);
+    el.addEventListener("blur", blur);
     session.onTap = () => el.focus({ preventScroll: true });
     if (!coarse()) el.focus({ preventScroll: true });
     return () => {
       session.onTap = () => {};
+      el.removeEventListener("focus", focus);
+      el.removeEventListener("blur", blur);
       f.dispose();
     };
   }, [session, composer]);
@@ -99,10 +105,10 @@ export const TerminalScreen = ({ id, program }: TerminalProps) => {
     go({ at: "machine", id }, true);
   };
 
-  const name = program.kind == "tmux" ? program.name : t("newShell");
+  const name = program.kind == "tmux" ? program.name : t("shell");
   return (
     <div class="terminal">
-      <Bar title={s.title || `${machine?.machine ?? ""} ${name}`} sub={<StateLine id={id} />} back={{ at: "machine", id }}>
+      <Bar title={s.title || `${machine?.machine ?? ""} · ${name}`} sub={<StateLine id={id} />} back={{ at: "machine", id }}>
         <button class="icon" aria-label={t("menu")} onClick={() => setMenu(true)}>
           <Icon name="menu" />
         </button>
