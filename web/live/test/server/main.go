@@ -35,6 +35,7 @@ func main() {
 	var o options
 	flag.DurationVar(&o.keepalive, "keepalive", 0, "how often the server makes bytes move; 0: the profile's own, negative: never")
 	flag.IntVar(&o.maxMessage, "max-message", 1<<10, "bytes that a client's message may have")
+	flag.StringVar(&o.target, "target", "", "what the proxy is in front of; absent: these channels")
 	flag.StringVar(&o.files, "files", "", "directory served at / of the control address")
 	flag.Parse()
 	if err := serve(o); err != nil {
@@ -46,6 +47,7 @@ func main() {
 type options struct {
 	keepalive  time.Duration
 	maxMessage int
+	target     string
 	files      string
 }
 
@@ -76,8 +78,12 @@ func serve(o options) error {
 	if err := s.start("127.0.0.1:0"); err != nil {
 		return err
 	}
+	target := o.target
+	if target == "" {
+		target = s.addr
+	}
 	var err error
-	if s.proxy, err = faultproxy.Loopback(s.addr); err != nil {
+	if s.proxy, err = faultproxy.Loopback(target); err != nil {
 		return err
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
