@@ -284,7 +284,7 @@ func (d *decoder) result(b block, single bool) {
 		it.Images = images
 		for i := range it.Questions {
 			q := &it.Questions[i]
-			if q.Answer = answers[q.Text]; q.Answer == "" && len(answers) == 0 {
+			if q.Answer = answers[q.Text]; q.Answer == "" && len(answers) == 0 && status == item.OK {
 				q.Answer = item.Line(body.Text, 2000)
 			}
 		}

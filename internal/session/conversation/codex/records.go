@@ -48,6 +48,9 @@ func (d *decoder) say(kind item.Kind, id, text string, images []item.Image, rank
 	d.twin(kind, text, rank)
 	if kind == item.User {
 		d.rec.Prompt = true
+	}
+	if kind == item.User && rank != rankResponse {
+		// The oldest files have no events, nor anything that says that a turn ended.
 		d.rec.Turn = jsonl.Turn{State: item.TurnWorking, Detail: "a message was sent"}
 	}
 }

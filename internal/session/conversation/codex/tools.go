@@ -229,7 +229,6 @@ func (d *decoder) output(call string, raw json.RawMessage) {
 	}
 	r.body = d.l.Body(text)
 	d.result(call, r)
-	d.rec.Turn = jsonl.Turn{State: item.TurnWorking, Detail: "a tool has answered"}
 }
 
 // ended is what an event tells about a call that ended.
@@ -315,7 +314,9 @@ func (d *decoder) result(call string, r outcome) {
 			it.Images = r.images
 		}
 		for i := range it.Questions {
-			it.Questions[i].Answer = item.Line(r.body.Text, 2000)
+			if r.status == item.OK {
+				it.Questions[i].Answer = item.Line(r.body.Text, 2000)
+			}
 		}
 		t := it.Tool
 		if t == nil {

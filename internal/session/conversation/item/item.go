@@ -66,8 +66,9 @@ const (
 	MaxText = 16 << 10
 	// MaxItems is the largest page.
 	MaxItems = 500
-	// MaxPage is the size in bytes of texts at which a page ends early.
-	MaxPage = 1 << 20
+	// MaxPage is the Weight at which a page ends early, so that with its last
+	// message it stays well below a line of the sessions protocol (1 MiB).
+	MaxPage = 256 << 10
 	// MaxPiece is the most that one request for a blob returns, in bytes.
 	MaxPiece = 256 << 10
 	// MaxHunkLines bounds the lines of a diff in an item.

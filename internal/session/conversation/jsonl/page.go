@@ -124,6 +124,7 @@ type pager struct {
 	rewritten map[string]bool
 	known     int64 // the boundary that rewritten is of
 	next      place // above the record that is being taken
+	top       place // above the oldest record of the newest group
 }
 
 type call struct{ start, end int64 }
@@ -207,7 +208,7 @@ func (p *pager) step() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if p.from-rec.End > maxWalk && p.from != p.at.end || p.count > 4*item.MaxItems || p.size > 4*item.MaxPage {
+	if p.from-rec.End > maxWalk && p.from != p.at.end || p.count > 4*item.MaxItems || p.size > 2*item.MaxPage {
 		p.close()
 		return false, nil
 	}
@@ -336,14 +337,15 @@ func (p *pager) take(rec *Record) {
 		it.Questions = slices.Clone(it.Questions)
 		p.calls[it.ID] = call{rec.Start, rec.End}
 		fresh = append(fresh, it)
-		p.size += weight(&it)
+		p.size += it.Weight()
 	}
+	p.top = p.next
 	g := &p.groups[len(p.groups)-1]
 	*g = append(fresh, *g...)
 	p.count += len(fresh)
 }
 
-// close ends the newest group: a page above it begins at the place reached.
+// close ends the newest group: a page above it begins above its oldest record.
 func (p *pager) close() {
 	if len(p.groups) == 0 {
 		return
@@ -351,25 +353,9 @@ func (p *pager) close() {
 	g := p.groups[len(p.groups)-1]
 	for i := range g {
 		if g[i].Cursor == "" {
-			g[i].Cursor = p.at.cursor(p.gen)
+			g[i].Cursor = p.top.cursor(p.gen)
 		}
 	}
-}
-
-// weight is about what an item takes on a page, in bytes.
-func weight(it *item.Item) int {
-	n := 200 + len(it.Text)
-	if t := it.Tool; t != nil {
-		n += len(t.Input.Text) + len(t.Output.Text)
-		for _, d := range t.Diff {
-			for _, h := range d.Hunks {
-				for _, l := range h.Lines {
-					n += len(l)
-				}
-			}
-		}
-	}
-	return n
 }
 
 // shownTwin says whether of records that say the same thing this one is shown.

@@ -1,6 +1,7 @@
 package jsonl
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"strconv"
@@ -181,8 +182,11 @@ func (s *shortener) inText(c byte, pos int64) error {
 // called between two characters.
 func (s *shortener) consider() {
 	n := len(s.out) - s.from
-	if n == dataPrefix && (s.lastKey == "data" || s.lastKey == "image_url" || s.lastKey == "url") && looksEncoded(s.out[s.from:]) {
-		s.limit = dataPrefix
+	if n == dataPrefix {
+		head := s.out[s.from:]
+		if bytes.HasPrefix(head, []byte("data:image/")) || bytes.HasPrefix(head, []byte("data:application/")) || s.lastKey == "data" && looksEncoded(head) {
+			s.limit = dataPrefix
+		}
 	}
 	s.cutting = n >= s.limit
 }
@@ -207,11 +211,8 @@ func (s *shortener) endText(pos int64) error {
 	return s.bound()
 }
 
-// looksEncoded says whether b can be the beginning of base64, or of a data URL.
+// looksEncoded says whether b can be the beginning of base64.
 func looksEncoded(b []byte) bool {
-	if len(b) > 5 && string(b[:5]) == "data:" {
-		return true
-	}
 	for _, c := range b {
 		switch {
 		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '+', c == '/', c == '-', c == '_', c == '\\':

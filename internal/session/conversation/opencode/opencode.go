@@ -182,10 +182,7 @@ func (l *Log) Page(before item.Cursor, limit int) (item.Page, error) {
 		for i := range items {
 			items[i].Cursor = cursor(at)
 			rev = max(rev, items[i].Rev)
-			size += 200 + len(items[i].Text)
-			if t := items[i].Tool; t != nil {
-				size += len(t.Input.Text) + len(t.Output.Text)
-			}
+			size += items[i].Weight()
 		}
 		page.Items = append(items, page.Items...)
 	}

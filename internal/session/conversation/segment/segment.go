@@ -58,10 +58,7 @@ func Page(list []Segment, gen string, before item.Cursor, limit int, decode func
 		}
 		for j := range items {
 			items[j].Cursor = list[i].cursor(gen)
-			size += 200 + len(items[j].Text)
-			if t := items[j].Tool; t != nil {
-				size += len(t.Input.Text) + len(t.Output.Text)
-			}
+			size += items[j].Weight()
 		}
 		count += len(items)
 		groups = append(groups, items)
