@@ -21,6 +21,8 @@ var (
 	ErrNewer = sqlitedb.ErrNewer
 	// ErrForeign says that a database belongs to another program.
 	ErrForeign = sqlitedb.ErrForeign
+	// ErrMoved says that the store's file is not where it was opened any more.
+	ErrMoved = sqlitedb.ErrMoved
 	// ErrClosed says that the store or router was closed.
 	ErrClosed = sqlitedb.ErrClosed
 )

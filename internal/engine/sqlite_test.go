@@ -6,6 +6,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -104,6 +106,68 @@ func TestOlderSchema(t *testing.T) {
 	if _, n, err := s.PostNotice(t.Context(), engine.Notice{Text: "moved"}); n != 1 || err != nil {
 		t.Errorf("posted to %d accounts: %v", n, err)
 	}
+}
+
+// A store whose file is taken away takes nothing that would be lost with its
+// process, says so, and goes on once the file is back.
+func TestMovedFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "relay.db")
+	var log bytes.Buffer
+	var mu sync.Mutex
+	s := open(t, path, engine.SQLiteOptions{Log: slog.New(slog.NewTextHandler(&locked{&mu, &log}, nil))})
+	if err := s.AddAccount(t.Context(), "ann"); err != nil {
+		t.Fatal(err)
+	}
+	for name, take := range map[string]func() error{
+		"moved":    func() error { return os.Rename(path, path+".away") },
+		"replaced": func() error { return errors.Join(os.Rename(path, path+".away"), os.WriteFile(path, nil, 0o600)) },
+	} {
+		if err := take(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Ping(t.Context()); !errors.Is(err, engine.ErrMoved) {
+			t.Errorf("%s: ready: %v", name, err)
+		}
+		if err := s.AddAccount(t.Context(), "bob"); !errors.Is(err, engine.ErrMoved) {
+			t.Errorf("%s: an account is taken: %v", name, err)
+		}
+		said := func(words string) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return strings.Contains(log.String(), words)
+		}
+		for end := time.Now().Add(10 * time.Second); !said("cannot be used"); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: nothing is logged", name)
+			}
+		}
+		if err := os.Rename(path+".away", path); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Ping(t.Context()); err != nil {
+			t.Errorf("%s: back, and not ready: %v", name, err)
+		}
+		for end := time.Now().Add(10 * time.Second); !said("is back"); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: its return is not logged", name)
+			}
+		}
+		mu.Lock()
+		log.Reset()
+		mu.Unlock()
+	}
+}
+
+// locked is a writer under a lock.
+type locked struct {
+	mu *sync.Mutex
+	w  io.Writer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
 }
 
 func TestStrangePath(t *testing.T) {

@@ -44,7 +44,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 	began := time.Now()
 	r.farewell(r.axes.OfRole(axes.Control), slices.Concat(r.axes.OfRole(axes.Device), r.axes.OfRole(axes.Live), r.axes.OfRole(axes.Agent)))
 	if err := r.settle(ctx); err != nil {
-		return fmt.Errorf("drain: %w", err)
+		return fmt.Errorf("drain: %d sockets are still there: %w", r.axes.Total(), err)
 	}
 	r.log.Info("drained", "took", time.Since(began))
 	return nil

@@ -351,10 +351,12 @@ func (r *Relay) Close() error {
 }
 
 // Drain ends the relay in order: agents are told to come back, streams end with
-// 1012, and the store is closed.
+// 1012, and the store is closed. The error also says where a peer had to be
+// dropped.
 func (r *Relay) Drain() error {
-	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), drainTimeout,
+		fmt.Errorf("they did not end within %v, and were dropped", drainTimeout))
 	defer cancel()
-	r.relay.Drain(ctx)
-	return r.Close()
+	drained := r.relay.Drain(ctx)
+	return errors.Join(drained, r.Close())
 }

@@ -35,6 +35,9 @@ var (
 	ErrNewer = errors.New("a later holdfast wrote this database: use that version, or put back a copy from before")
 	// ErrForeign says that a database belongs to another program.
 	ErrForeign = errors.New("this is another program's database")
+	// ErrMoved says that the file is not where it was opened any more: what is
+	// written now would be lost with this process.
+	ErrMoved = errors.New("the database's file was moved, removed or replaced while it was open: put it back, or restart")
 	// ErrClosed says that the database was closed.
 	ErrClosed = errors.New("store is closed")
 )
@@ -77,6 +80,7 @@ type DB struct {
 	write *writer
 	wake  chan struct{}
 	poke  *poke
+	place place
 
 	closeOnce sync.Once
 	closeErr  error
@@ -140,15 +144,42 @@ func open(ctx context.Context, path string, o Options) (_ *DB, err error) {
 		d.pool.SetMaxOpenConns(maxReaders)
 		d.pool.SetMaxIdleConns(maxReaders)
 		d.reads = newReads(d.pool)
+		if d.place.opened, err = os.Stat(path); err != nil {
+			return nil, err
+		}
+		d.place.path = path
 		d.poke = openPoke(path, !o.NoFollow, d.wake, o.Log)
 	}
 	d.write = startWriter(db, conn, writerOptions{
 		poll:    !memory && !o.NoFollow,
 		wake:    d.wake,
 		changed: d.poke.send,
+		place:   &d.place,
 		log:     o.Log,
 	})
 	return d, nil
+}
+
+// place is where a database's file is. In memory it is empty, and the file never
+// moves.
+type place struct {
+	path   string
+	opened fs.FileInfo
+}
+
+// moved says whether another file is there now, or none: ErrMoved. A file system
+// that does not answer says nothing about that.
+func (p *place) moved() error {
+	if p.path == "" {
+		return nil
+	}
+	switch now, err := os.Stat(p.path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return ErrMoved
+	case err == nil && !os.SameFile(now, p.opened):
+		return ErrMoved
+	}
+	return nil
 }
 
 // makePrivate makes the file with mode 0600 before SQLite can make it with a
@@ -241,7 +272,7 @@ func (d *DB) View(ctx context.Context, f func(context.Context, *Reads) error) er
 
 // Update runs f in a transaction that is durable when Update returns nil, and
 // left no trace when it returns an error. Once f has begun, Update waits for the
-// outcome whatever ctx says.
+// outcome whatever ctx says. ErrMoved: the file is not where it was.
 func (d *DB) Update(ctx context.Context, f func(context.Context, *Tx) error) error {
 	return explain(d.write.do(ctx, f))
 }

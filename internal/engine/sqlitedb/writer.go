@@ -32,6 +32,7 @@ type writerOptions struct {
 	poll    bool
 	wake    chan<- struct{}
 	changed func() // tells other processes
+	place   *place
 	log     *slog.Logger
 }
 
@@ -49,6 +50,7 @@ type writer struct {
 	ended chan struct{}
 	// version is SQLite's count of other connections' commits; run's alone.
 	version int64
+	moved   bool // the file was not where it was, when it was last looked at; run's alone
 }
 
 func startWriter(db *sql.DB, conn *sql.Conn, o writerOptions) *writer {
@@ -137,7 +139,13 @@ func (w *writer) commit(batch []*job) {
 	// is interrupted may take the whole transaction with it.
 	ctx := context.Background()
 	outcome := make([]error, len(batch))
-	changed, lost := false, error(nil)
+	// A second look at the file, 1 µs beside a sync of the disk: without it a
+	// revocation would be answered with "done" and be gone after a restart.
+	changed, lost := false, w.place.moved()
+	if lost != nil {
+		w.answer(batch, outcome, lost)
+		return
+	}
 	if _, lost = w.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); lost == nil {
 		for i, j := range batch {
 			if !j.taken.CompareAndSwap(false, true) {
@@ -162,6 +170,11 @@ func (w *writer) commit(batch []*job) {
 		signal(w.wake)
 		w.changed()
 	}
+	w.answer(batch, outcome, lost)
+}
+
+// answer tells each job of a batch its outcome; lost is what became of all.
+func (w *writer) answer(batch []*job, outcome []error, lost error) {
 	for i, j := range batch {
 		switch {
 		case j == nil:
@@ -193,6 +206,14 @@ func (w *writer) savepoint(ctx context.Context, j *job) (changed bool, err, lost
 
 // look signals wake if another process has committed since the last look.
 func (w *writer) look() {
+	err := w.place.moved()
+	switch {
+	case err != nil && !w.moved:
+		w.log.Error("the store cannot be used", "err", err)
+	case err == nil && w.moved:
+		w.log.Info("the store's file is back")
+	}
+	w.moved = err != nil
 	var v int64
 	if err := w.conn.QueryRowContext(context.Background(), "PRAGMA data_version").Scan(&v); err != nil {
 		w.log.Warn("look for changes of other processes", "err", err)
