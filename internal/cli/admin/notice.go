@@ -49,8 +49,10 @@ func (c *noticePost) Run(ctx context.Context, a *console.App) error {
 		a.Note("there is no account yet, so nobody will see it")
 	case n.Account != "":
 		a.Note("posted to account %s", n.Account)
+	case accounts == 1:
+		a.Note("posted to the one account that there is")
 	default:
-		a.Note("posted to %d accounts", accounts)
+		a.Note("posted to all %d accounts", accounts)
 	}
 	a.Say("%s", id)
 	return nil

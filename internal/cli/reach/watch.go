@@ -182,9 +182,18 @@ func (f *followed) stale(now time.Time) string {
 	case f.state.Live || !f.asked:
 		return ""
 	case f.state.Heard.IsZero():
-		return fmt.Sprintf("relay %s has not answered yet: %v", f.relay, f.state.Err)
+		return fmt.Sprintf("relay %s has not answered yet: %s; trying again", f.relay, why(f.state.Err))
 	}
-	return fmt.Sprintf("relay %s was last heard %s, so this is stale: %v; trying again", f.relay, console.Ago(f.state.Heard, now), f.state.Err)
+	return fmt.Sprintf("relay %s was last heard %s, so this is stale: %s; trying again", f.relay, console.Ago(f.state.Heard, now), why(f.state.Err))
+}
+
+// why is an error without what a person should do about it: the feed does it.
+func why(err error) string {
+	var failure *client.Failure
+	if errors.As(err, &failure) {
+		err = failure.Err
+	}
+	return console.OneLine(err.Error())
 }
 
 // show prints what is new in one account.
@@ -227,7 +236,7 @@ func (w *watcher) emit(f *followed) error {
 	if turned {
 		e := feedEvent{Event: eventFeed, Relay: f.relay, Account: f.account, Live: f.state.Live}
 		if f.state.Err != nil {
-			e.Error = console.OneLine(f.state.Err.Error())
+			e.Error = why(f.state.Err)
 		}
 		if !f.state.Live && !f.state.Heard.IsZero() {
 			e.Since = f.state.Heard.UTC().Format(time.RFC3339)
@@ -270,9 +279,13 @@ func (w *watcher) emit(f *followed) error {
 func (w *watcher) print(f *followed) error {
 	now := time.Now()
 	stamp := now.Local().Format("15:04:05")
+	again := f.told
 	turned, notices := f.news()
-	if words := f.stale(now); turned && words != "" {
-		w.app.Say("%s  %s", stamp, console.OneLine(words))
+	switch words := f.stale(now); {
+	case turned && words != "":
+		w.app.Say("%s  %s", stamp, words)
+	case turned && again:
+		w.app.Say("%s  relay %s is heard again", stamp, f.relay)
 	}
 	if f.state.Machines != nil {
 		if err := w.command.printAll(w.app, changed(f.printed, f.lines())); err != nil {
@@ -301,7 +314,7 @@ func (w *watcher) draw() error {
 			rows = append(rows, []string{l.Name, l.words(now)})
 		}
 		if words := f.stale(now); words != "" {
-			below = append(below, console.OneLine(words))
+			below = append(below, words)
 		}
 		for _, n := range f.state.Notices {
 			below = append(below, noticeWords(f, n))
