@@ -26,9 +26,7 @@ const (
 var over = map[string]struct {
 	limit  int
 	reason string
-}{
-	"internal/relay lines": {1760, "control connections, streams, their drain and their hand-over know one another's fields; apart they would need an interface a line"},
-}
+}{}
 
 func budget(t *testing.T, what string, have, limit int) {
 	t.Helper()
