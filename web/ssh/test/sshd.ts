@@ -70,6 +70,8 @@ export function startSshd(...more: string[]): Sshd {
       "PrintMotd no",
       "Subsystem sftp internal-sftp",
       "AcceptEnv HOLDFAST_TEST",
+      // What the person who runs the tests has in a profile takes its time.
+      `SetEnv HOME=${dir}`,
       "LogLevel VERBOSE",
     ].join("\n") + "\n",
   );
