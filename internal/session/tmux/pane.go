@@ -34,6 +34,8 @@ type Pane struct {
 	// Output is the time of the window's last output, to the second.
 	Output  time.Time
 	History int // lines of scrollback
+	// Used is when a person last did something in the session, to the second.
+	Used time.Time
 }
 
 // Client is one client of a server.
@@ -59,11 +61,11 @@ var paneFormat = strings.Join([]string{
 	"#{pane_id}", "#{window_id}", "#{session_id}", "#{window_index}", "#{pane_index}",
 	"#{window_active}#{pane_active}", "#{pane_pid}", "#{pane_tty}", "#{pane_width}", "#{pane_height}",
 	"#{cursor_x}", "#{cursor_y}", "#{alternate_on}", "#{pane_in_mode}", "#{pane_pipe}", "#{window_bell_flag}",
-	"#{pane_dead}", "#{pane_dead_status}", "#{pane_dead_signal}", "#{window_activity}", "#{history_size}",
+	"#{pane_dead}", "#{pane_dead_status}", "#{pane_dead_signal}", "#{window_activity}", "#{history_size}", "#{session_activity}",
 	"#{session_name}", "#{window_name}", "#{pane_title}",
 }, "\t")
 
-const paneFields = 24
+const paneFields = 25
 
 const clientFormat = "client\t#{session_id}\t#{client_pid}\t#{client_flags}\t#{client_activity}"
 
@@ -149,7 +151,7 @@ func parsePane(line string) (Pane, bool) {
 		CursorX: number(10), CursorY: number(11), Alternate: f[12] == "1", InMode: number(13) > 0,
 		Piped: f[14] == "1", Bell: f[15] == "1", Dead: f[16] == "1", DeadStatus: -1,
 		Output: seconds(f[19]), History: number(20),
-		SessionName: f[21], WindowName: f[22], Title: f[23],
+		Used: seconds(f[21]), SessionName: plain(f[22]), WindowName: plain(f[23]), Title: f[24],
 	}
 	if n, err := strconv.Atoi(f[17]); err == nil && p.Dead {
 		p.DeadStatus = n
@@ -159,6 +161,21 @@ func parsePane(line string) (Pane, bool) {
 		p.DeadStatus = 128 + n
 	}
 	return p, true
+}
+
+// plain undoes the escapes that tmux keeps in names.
+func plain(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var out strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+1 < len(s) && strings.IndexByte(`\$"'#;{}~`, s[i+1]) >= 0 {
+			i++
+		}
+		out.WriteByte(s[i])
+	}
+	return out.String()
 }
 
 func seconds(s string) time.Time {
@@ -261,4 +278,9 @@ func (s *Server) ask(ctx context.Context, pane, format string) (string, error) {
 		return "", fmt.Errorf("ask pane %s of tmux server %s: %w", pane, s.socket, ErrNoPane)
 	}
 	return answer, nil
+}
+
+// Dir is the working directory of what runs in the pane, as the server finds it.
+func (s *Server) Dir(ctx context.Context, pane string) (string, error) {
+	return s.ask(ctx, pane, "#{pane_current_path}")
 }

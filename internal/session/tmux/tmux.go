@@ -81,6 +81,9 @@ type Info struct {
 	Started     int64 // seconds since 1970
 	Version     string
 	FocusEvents bool // the server asks terminals whether they have the focus
+	// Noticed says that attaching a client has effects on this server: it runs a
+	// hook of the person, or keeps sessions from ending with their last client.
+	Noticed bool
 }
 
 // New makes a Server; it does not connect.
@@ -128,7 +131,8 @@ func (s *Server) Tag() string {
 
 // Identify asks the server who it is.
 func (s *Server) Identify(ctx context.Context) (Info, error) {
-	out, err := s.command(ctx, "display-message", "-p", "#{pid}\t#{start_time}\t#{version}", ";", "show-options", "-sqv", "focus-events")
+	out, err := s.command(ctx, "display-message", "-p", "#{pid}\t#{start_time}\t#{version}", ";", "show-options", "-sq", "focus-events",
+		";", "show-options", "-gq", "destroy-unattached", ";", "show-hooks", "-g")
 	if err != nil {
 		return Info{}, fmt.Errorf("ask tmux server %s who it is: %w", s.socket, err)
 	}
@@ -137,7 +141,19 @@ func (s *Server) Identify(ctx context.Context) (Info, error) {
 	if len(fields) != 3 {
 		return Info{}, fmt.Errorf("ask tmux server %s who it is: answer %q is not understood", s.socket, cut(first, 80))
 	}
-	i := Info{Version: fields[2], FocusEvents: strings.TrimSpace(rest) == "on"}
+	i := Info{Version: fields[2]}
+	for line := range strings.SplitSeq(rest, "\n") {
+		name, value, _ := strings.Cut(line, " ")
+		name, _, hook := strings.Cut(name, "[")
+		switch name {
+		case "focus-events":
+			i.FocusEvents = value == "on"
+		case "destroy-unattached":
+			i.Noticed = i.Noticed || value != "off" && value != ""
+		case "client-attached", "client-session-changed", "client-detached":
+			i.Noticed = i.Noticed || hook
+		}
+	}
 	if i.PID, err = strconv.Atoi(fields[0]); err != nil {
 		return Info{}, fmt.Errorf("ask tmux server %s who it is: answer %q is not understood", s.socket, cut(first, 80))
 	}
