@@ -41,9 +41,6 @@ func claudeBox(v view) (box, bool) {
 		text := []string{rest}
 		for _, line := range v.lines[top+2 : i] {
 			line = strings.TrimPrefix(unbox(line), " ")
-			if line != "" && line[0] != ' ' && v.lines[top+2] == line {
-				return box{}, false
-			}
 			if line != "" && line[0] != ' ' {
 				return box{}, false
 			}
@@ -115,7 +112,7 @@ var (
 	// claudeTasks counts what goes on beside the turn.
 	claudeTasks = regexp.MustCompile(`(?i)\b(\d+) (?:background tasks?|shells?|local agents?|background agents?|bash(?:es)?|monitors?|background terminals?|teammates?)\b`)
 	// claudeLimit are the errors that only the person can mend.
-	claudeLimit = regexp.MustCompile(`(?i)API Error: (?:40[13]|429)|run /login|Invalid API key|Not logged in|Credit balance is too low|(?:usage|rate) limit|hit your \w*\s?limit|OAuth token|organization has been disabled|authenticat`)
+	claudeLimit = regexp.MustCompile(`(?i)API Error:.*\b(?:401|403|429)\b|run /login|Invalid API key|Not logged in|Credit balance is too low|(?:usage|rate) limit|hit your \w*\s?limit|OAuth token|organization has been disabled|authenticat`)
 )
 
 func readClaude(v view) Reading {
@@ -157,8 +154,8 @@ func claudeComposer(v view, b box) Reading {
 			problem = inner
 		}
 		if line[0] != ' ' {
-			if claudeLimit.MatchString(line) && (strings.HasPrefix(line, "●") || strings.HasPrefix(line, "⏺")) && strings.Contains(line, "API Error") {
-				problem = line
+			if answer := strings.TrimLeft(line, "●⏺ "); strings.HasPrefix(answer, "API Error:") || strings.HasPrefix(answer, "Please run /login") {
+				problem = answer
 			}
 			break
 		}
@@ -167,8 +164,10 @@ func claudeComposer(v view, b box) Reading {
 	case r.State != "":
 	case interrupted:
 		r.State, r.Detail = session.Idle, "Interrupted"
-	case problem != "":
+	case claudeLimit.MatchString(problem):
 		r.State, r.Kind, r.Detail = session.Waiting, session.Limit, lastWords(problem)
+	case problem != "":
+		r.State, r.Detail = session.Idle, lastWords(problem)
 	default:
 		r.State, r.Detail = session.Idle, "the input box"
 	}
@@ -228,6 +227,9 @@ func claudeDialog(v view) Reading {
 	}
 	body := trimBlank(v.lines[top+1 : m.from])
 	d := &session.Dialog{Options: m.options, Text: text(body)}
+	if strings.Contains(d.Text, "Review your answers") {
+		d.Title = "Review your answers"
+	}
 	for i := len(body) - 1; i >= 0 && d.Title == ""; i-- {
 		if line := strings.TrimSpace(unbox(body[i])); strings.HasSuffix(line, "?") {
 			d.Title = line
@@ -246,7 +248,7 @@ func claudeDialog(v view) Reading {
 	switch permission := roles(d.Options); {
 	case hasAny(d.Text, "select login method", "log in to"):
 		kind = session.Limit
-	case hasAny(footer, "enter to select") || strings.Contains(d.Text, "☐") || strings.Contains(d.Text, "☒") || strings.HasPrefix(d.Text, "Review your answers"):
+	case hasAny(footer, "enter to select") || strings.Contains(d.Text, "☐") || strings.Contains(d.Text, "☒") || d.Title == "Review your answers":
 	case permission, hasAny(d.Title, "do you want", "would you like", "ready to code"):
 		kind = session.Permission
 	}

@@ -3,6 +3,7 @@ package screen
 import (
 	"regexp"
 	"strings"
+	"unicode/utf8"
 
 	"holdfast/internal/session"
 )
@@ -29,6 +30,11 @@ func readCodex(v view) Reading {
 	}
 	row := -1
 	for i := len(v.lines) - 1; i >= 0 && len(v.lines)-i <= codexRows; i-- {
+		// What the tool did stands below what the person once asked, never below
+		// the input line.
+		if r, _ := utf8.DecodeRuneInString(v.lines[i]); strings.ContainsRune("•◦■✔✗⚡▌", r) {
+			break
+		}
 		if rest, ok := strings.CutPrefix(v.lines[i], "›"); ok && (rest == "" || rest[0] == ' ') {
 			row = i
 			break
@@ -106,9 +112,8 @@ func codexDialog(v view, m menu, footer string) Reading {
 	}
 	d := &session.Dialog{Options: m.options, Text: text(v.lines[top:m.from])}
 	for _, line := range v.lines[title:m.from] {
-		if line != "" {
+		if line != "" && d.Title == "" {
 			d.Title = strings.TrimSpace(line)
-			break
 		}
 	}
 	for i := range d.Options {

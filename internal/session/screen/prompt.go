@@ -8,7 +8,7 @@ import (
 )
 
 var (
-	yesNo    = regexp.MustCompile(`(?i)[\[(]\s*(y(?:es)?)\s*[/|]\s*(n(?:o)?)\s*(?:[/|][^\])]{1,40})?[\])]{1,2}\??\s*(?:\[?(?:y|n|yes|no)\]?)?\s*[:?]?$`)
+	yesNo    = regexp.MustCompile(`(?i)[\[(]\s*(y(?:es)?)\s*[/|]\s*(n(?:o)?)\s*(?:[/|][^\])]{1,40})?[\])]{1,2}\??\s*(?:\[(?:y|n|yes|no)\])?\s*[:?]?$`)
 	password = regexp.MustCompile(`(?i)(?:password|passphrase|passcode|passwort|\bpin\b|verification code|one-time (?:code|password))[^:\n]{0,120}:$`)
 	anyKey   = regexp.MustCompile(`(?i)(?:press|hit|push) (?:any key|\[?enter\]?|\[?return\]?)\b.{0,60}$`)
 	pager    = regexp.MustCompile(`^--More--|^--\s?more\s?--|^\(END\)$|^lines \d+-\d+|--More--\s*\(\d+%\)$`)
