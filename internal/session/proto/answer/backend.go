@@ -27,9 +27,9 @@ type Event struct {
 
 // Sessions is what runs.
 type Sessions interface {
-	// Subscribe gives all sessions and then what changes, until cancel. The
-	// channel is read at once, whatever the device does.
-	Subscribe() (all []session.Session, changes <-chan Event, cancel func())
+	// Subscribe gives all sessions, for which it may wait a little, and then what
+	// changes, until cancel. The channel is read at once, whatever the device does.
+	Subscribe(ctx context.Context) (all []session.Session, changes <-chan Event, cancel func())
 	// Refresh judges a session again, or all where id is empty, and returns when
 	// that is done.
 	Refresh(ctx context.Context, id session.ID) error

@@ -179,7 +179,11 @@ func follow(c *conn, id int64, line []byte) (func(context.Context) (any, error),
 	// Ends with unfollow, the conversation, or the connection; Serve waits.
 	c.wg.Go(func() {
 		defer cancel()
-		<-began
+		// The answer comes first.
+		select {
+		case <-began:
+		case <-ctx.Done():
+		}
 		err := c.o.Backend.Conversations.Follow(ctx, r, func(items any) error {
 			b, err := json.Marshal(items)
 			if err != nil {
@@ -197,11 +201,11 @@ func follow(c *conn, id int64, line []byte) (func(context.Context) (any, error),
 			c.out.send(ctx, proto.Refusal{Op: proto.OpError, ID: id, Error: *asError(err)})
 		}
 	})
-	return func(context.Context) (any, error) {
-		close(began)
-		return nothing{}, nil
-	}, nil
+	return func(context.Context) (any, error) { return following{began: began}, nil }, nil
 }
+
+// following is the result of a follow, which begins when it was sent.
+type following struct{ began chan struct{} }
 
 func unfollow(_ context.Context, c *conn, r proto.Unfollow) (any, error) {
 	c.mu.Lock()

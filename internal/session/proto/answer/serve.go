@@ -148,9 +148,8 @@ func (c *conn) read(stream io.ReadCloser) error {
 		return proto.Errorf(proto.ByeVersion, "version %d is not spoken here, the lowest is %d: update holdfast on the device", hello.Version, proto.Version)
 	}
 	if hello.Watch == nil || *hello.Watch {
-		if err := c.watch(); err != nil {
-			return err
-		}
+		// Ends with the connection or the backend; Serve waits.
+		c.wg.Go(c.watch)
 	}
 	for {
 		line, err := lines.Next()
@@ -167,33 +166,30 @@ func (c *conn) read(stream io.ReadCloser) error {
 }
 
 // watch sends all sessions, and from then on what changes.
-func (c *conn) watch() error {
-	all, changes, cancel := c.o.Backend.Sessions.Subscribe()
+func (c *conn) watch() {
+	all, changes, cancel := c.o.Backend.Sessions.Subscribe(c.ctx)
+	defer cancel()
 	for _, part := range snapshot(all) {
 		line, err := encode(part)
 		if err != nil {
-			cancel()
-			return err
+			c.o.Log.Error("the list of sessions was not sent", "err", err)
+			c.out.leave(proto.ByeEnding, "the list of sessions could not be sent")
+			return
 		}
 		c.out.put(line)
 	}
-	// Ends with the connection or the backend; Serve waits.
-	c.wg.Go(func() {
-		defer cancel()
-		for {
-			select {
-			case e, ok := <-changes:
-				if !ok {
-					c.out.leave(proto.ByeEnding, "the machine stopped watching its sessions: open a new connection")
-					return
-				}
-				c.out.change(e)
-			case <-c.ctx.Done():
+	for {
+		select {
+		case e, ok := <-changes:
+			if !ok {
+				c.out.leave(proto.ByeEnding, "the machine stopped watching its sessions: open a new connection")
 				return
 			}
+			c.out.change(e)
+		case <-c.ctx.Done():
+			return
 		}
-	})
-	return nil
+	}
 }
 
 // snapshot cuts the list into messages.
@@ -257,6 +253,9 @@ func (c *conn) request(line []byte) error {
 		defer func() { <-c.slots }()
 		result, err := run(c.ctx)
 		c.answer(r.ID, result, err)
+		if f, ok := result.(following); ok {
+			close(f.began)
+		}
 	})
 	return nil
 }

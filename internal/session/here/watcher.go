@@ -1,0 +1,85 @@
+package here
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"holdfast/internal/session"
+	"holdfast/internal/session/act"
+	"holdfast/internal/session/proto"
+	"holdfast/internal/session/tmux"
+	"holdfast/internal/session/watch"
+)
+
+const (
+	// readyTime is how long a device waits for the first look at every tmux
+	// server. One that hangs must not keep the others' sessions from it.
+	readyTime = 3 * time.Second
+	// freshTime bounds the look at a session after something was done there.
+	freshTime = 3 * time.Second
+)
+
+// errNoSession is what a device hears of a session that is gone.
+var errNoSession = &proto.Error{Code: proto.CodeNoSession, Message: "there is no such session any more"}
+
+// noSession gives the word of the packages below for a pane that is gone its
+// code.
+func noSession(err error) error {
+	if errors.Is(err, tmux.ErrNoPane) || errors.Is(err, tmux.ErrGone) || errors.Is(err, watch.ErrNoSession) {
+		return errNoSession
+	}
+	return err
+}
+
+// touched has a session judged again, which nobody waits for.
+func (h *Here) touched(id session.ID) {
+	// Ends within freshTime; Close waits.
+	h.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(h.ctx, freshTime)
+		defer cancel()
+		if err := h.watch.Refresh(ctx, id); err != nil && !errors.Is(err, watch.ErrNoSession) && ctx.Err() == nil {
+			h.o.Log.Debug("a session was not looked at again", "err", err)
+		}
+	})
+}
+
+// pane is a watch.Handle as package act needs it.
+type pane struct{ *watch.Handle }
+
+// Look reads the pane now.
+func (p pane) Look(ctx context.Context) (act.Look, error) {
+	l, err := p.Handle.Look(ctx)
+	if err != nil {
+		return act.Look{}, noSession(err)
+	}
+	return act.Look{Tool: l.Tool, PID: l.PID, Screen: l.Screen, InMode: l.InMode, Dead: l.Dead, Secret: l.Secret}, nil
+}
+
+// LeaveMode ends copy mode.
+func (p pane) LeaveMode(ctx context.Context) error { return noSession(p.Handle.LeaveMode(ctx)) }
+
+// Paste puts text in as one paste.
+func (p pane) Paste(ctx context.Context, text []byte) error {
+	return noSession(p.Handle.Paste(ctx, text))
+}
+
+// Type types text as keys.
+func (p pane) Type(ctx context.Context, text []byte) error {
+	return noSession(p.Handle.Type(ctx, text))
+}
+
+// Keys presses keys.
+func (p pane) Keys(ctx context.Context, keys ...string) error {
+	return noSession(p.Handle.Keys(ctx, keys...))
+}
+
+// server is the tmux server of a session, and the pane's id there.
+func (h *Here) server(id session.ID) (*tmux.Server, string, error) {
+	p, ok := h.watch.Pane(id)
+	if !ok {
+		return nil, "", errNoSession
+	}
+	server, target := p.Server()
+	return server, target, nil
+}
