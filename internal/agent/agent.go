@@ -15,6 +15,7 @@ package agent
 import (
 	"context"
 	"crypto/tls"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -95,6 +96,10 @@ type Options struct {
 	Revoke func(ctx context.Context, device, key string) error
 	// Version is told to the relay.
 	Version string
+	// Presence is asked at each connect for what the relay is to hand, unread, to
+	// the account's devices: at most wire.MaxPresenceBytes. Nil, or nothing, leaves
+	// it out.
+	Presence func() []byte
 	// Keepalive sends protocol pings this often on control and data connections;
 	// zero means data 15 s and control off. At least liveness.MinKeepalive.
 	Keepalive time.Duration
@@ -244,12 +249,26 @@ func (a *Agent) makeHello() ([]byte, error) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	return wire.EncodeControl(wire.Message{
+	m := wire.Message{
 		Op:       wire.OpHello,
 		Version:  a.opt.Version,
 		Features: []string{wire.FeatureRevoke, wire.FeatureDrain},
 		Services: names,
-	})
+	}
+	if a.opt.Presence == nil {
+		return wire.EncodeControl(m)
+	}
+	// A presence that does not fit costs the devices a hint, not the machine.
+	blob := a.opt.Presence()
+	if len(blob) <= wire.MaxPresenceBytes {
+		with := m
+		with.Presence = base64.StdEncoding.EncodeToString(blob)
+		if b, err := wire.EncodeControl(with); err == nil {
+			return b, nil
+		}
+	}
+	a.log.Warn("the presence does not fit and is left out", "bytes", len(blob))
+	return wire.EncodeControl(m)
 }
 
 // Instance is what this agent calls itself at the relay.

@@ -100,7 +100,13 @@ func (p *presence) serve(ctx context.Context) {
 	defer done()
 	a.work.Go(func() { p.carryOutRevokes(revoking) }) // ends with revoking
 
-	if err := p.conn.Write(a.hello); err != nil {
+	hello := a.hello
+	if a.opt.Presence != nil {
+		if now, err := a.makeHello(); err == nil { // it was good in New
+			hello = now
+		}
+	}
+	if err := p.conn.Write(hello); err != nil {
 		a.log.Debug("hello not sent", "err", err)
 	}
 	p.greeted = a.clock.At(time.Now())

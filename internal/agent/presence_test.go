@@ -33,13 +33,15 @@ func TestFirstWordsArePingAndHello(t *testing.T) {
 		}
 		o := relay.options()
 		o.Services = map[wire.ServiceName]Service{"web": {Addr: "127.0.0.1:80"}, "db": {Addr: "unix:/run/db"}}
+		blob := []byte{0, 1, 2}
+		o.Presence = func() []byte { return blob }
 		a := relay.run(o)
 		if m := <-first; m.Op != wire.OpPing {
 			t.Errorf("first message is %q", m.Op)
 		}
 		m := <-first
 		if m.Op != wire.OpHello || m.Version != "1.2.3" || !slices.Equal(m.Services, []wire.ServiceName{"db", "web"}) ||
-			!slices.Equal(m.Features, []string{"revoke", "drain"}) {
+			!slices.Equal(m.Features, []string{"revoke", "drain"}) || m.Presence != "AAEC" {
 			t.Errorf("second message is %+v", m)
 		}
 		at := relay.seen()[0]
@@ -48,6 +50,41 @@ func TestFirstWordsArePingAndHello(t *testing.T) {
 		}
 		if _, err := wire.ParseInstance(at.instance); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// A presence is asked for at each connect, and one that does not fit leaves the
+// rest of the hello as it is.
+func TestPresenceIsAskedAtEachConnect(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		relay := newRelay(t)
+		hellos := make(chan wire.Message, 4)
+		relay.control = func(_ int, p *peer) {
+			for range 2 {
+				m, err := p.next()
+				if err != nil {
+					return
+				}
+				if m.Op == wire.OpHello {
+					hellos <- m
+				}
+			}
+		}
+		o := relay.options()
+		blobs := [][]byte{make([]byte, wire.MaxPresenceBytes), {7}, make([]byte, wire.MaxPresenceBytes+1)}
+		asked := 0
+		o.Presence = func() []byte {
+			asked++
+			return blobs[min(asked, len(blobs))-1]
+		}
+		relay.run(o)
+		// The first question is New's own, to see whether a hello can be made.
+		if m := <-hellos; m.Presence != "Bw==" {
+			t.Errorf("first hello %+v", m)
+		}
+		if m := <-hellos; m.Presence != "" || m.Version != "1.2.3" {
+			t.Errorf("a hello with too much: %+v", m)
 		}
 	})
 }

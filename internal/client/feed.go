@@ -46,6 +46,10 @@ type FeedState struct {
 // Feed follows the machines and notices of one account, over every loss of its
 // connection.
 type Feed struct {
+	// Netwatch is how sleep and network changes are noticed; its zero value
+	// watches this computer. Set it before Run.
+	Netwatch netwatch.Options
+
 	dialer  Dialer
 	targets []Target
 	on      func(FeedState)
@@ -67,7 +71,7 @@ func (d Dialer) NewFeed(targets []Target, on func(FeedState)) (*Feed, error) {
 	if len(targets) == 0 || on == nil {
 		return nil, errors.New("follow an account: no token, or nobody to tell")
 	}
-	return &Feed{dialer: d, targets: targets, on: on, wake: make(chan struct{}, 1)}, nil
+	return &Feed{Netwatch: netwatch.Options{Logger: d.Log}, dialer: d, targets: targets, on: on, wake: make(chan struct{}, 1)}, nil
 }
 
 // Acknowledge marks a notice read. It returns at once; what is lost on the way is
@@ -106,7 +110,7 @@ func (f *Feed) Run(ctx context.Context) error {
 	defer cancel()
 	// Ends with ctx, which the deferred cancel ends; waited for.
 	wg.Go(func() {
-		netwatch.Watch(ctx, netwatch.Options{Logger: f.dialer.Log}, func(netwatch.Kind) {
+		netwatch.Watch(ctx, f.Netwatch, func(netwatch.Kind) {
 			select {
 			case f.wake <- struct{}{}:
 			default:
@@ -143,14 +147,14 @@ func (f *Feed) follow(ctx context.Context, t Target) error {
 	for {
 		switch {
 		case act.Phase == liveness.Stopped:
-			return Diagnose(f.state.Err, t)
+			return f.state.Err
 		case act.Connect != 0:
 			socket := act.Connect
 			err := f.connect(ctx, t, func() { funnel.Ready(now(), socket) })
 			if ctx.Err() != nil {
 				return nil
 			}
-			f.lost(Diagnose(err, t))
+			f.lost(diagnoseFeed(err, t))
 			act = funnel.Fail(now(), socket, failureOf(err))
 		default:
 			timer := time.NewTimer(max(act.Next-now().Mono, 0))
@@ -168,8 +172,23 @@ func (f *Feed) follow(ctx context.Context, t Target) error {
 	}
 }
 
+// diagnoseFeed is Diagnose of a feed.
+func diagnoseFeed(err error, t Target) *Failure {
+	failure := Diagnose(err, t)
+	var refusal *wsconn.Refusal
+	if errors.As(err, &refusal) && refusal.Believed() && refusal.Code == wire.RefusalNotFound {
+		failure.Err = errors.New("it is too old to be followed")
+		failure.Do, failure.Denied = "update the relay, or ask it again and again instead", true
+	}
+	return failure
+}
+
 // lost tells that what is known is not the present any more.
 func (f *Feed) lost(err error) {
+	var closed *wsconn.CloseError
+	if errors.As(err, &closed) && closed.Cause == nil && f.state.Live {
+		f.state.Heard = time.Now() // it said goodbye
+	}
 	f.state.Live, f.state.Err = false, err
 	f.on(f.snapshot())
 }
@@ -244,6 +263,9 @@ func (f *Feed) connect(ctx context.Context, t Target, ready func()) error {
 				return errNotReady
 			}
 			return err
+		}
+		if f.state.Live {
+			f.state.Heard = time.Now()
 		}
 		var m wire.FeedMessage
 		if json.Unmarshal(text, &m) != nil {

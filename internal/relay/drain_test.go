@@ -1,15 +1,19 @@
 package relay
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
 
+	"holdfast/internal/engine"
 	"holdfast/internal/liveness"
 	"holdfast/internal/wire"
 )
@@ -78,5 +82,112 @@ func TestDrain(t *testing.T) {
 	if conn, err := net.DialTimeout("tcp", g.addr, time.Second); err == nil {
 		_ = conn.Close()
 		t.Error("a drained relay still accepts")
+	}
+}
+
+// slowStore makes a claim wait until it is let go.
+type slowStore struct {
+	engine.Store
+	begun, gate chan struct{}
+}
+
+func (s *slowStore) Claim(ctx context.Context, k engine.Key, i wire.Instance, attempt uint64) (uint64, error) {
+	close(s.begun)
+	<-s.gate
+	return s.Store.Claim(ctx, k, i, attempt)
+}
+
+// A request that is past the first look when a drain begins is told to come back
+// like everybody else, and the drain does not wait for it to go by itself.
+func TestDrainDuringAHandshake(t *testing.T) {
+	slow := &slowStore{begun: make(chan struct{}), gate: make(chan struct{})}
+	g := newRig(t, func(o *Options) { slow.Store, o.Store = o.Store, slow })
+	tok := g.agentToken("mini")
+	opened := make(chan *websocket.Conn, 1)
+	go func() {
+		ws, _, err := g.open(wire.AgentPath("mini"), header(tok.text), wire.SubprotocolV1)
+		if err != nil {
+			t.Error(err)
+		}
+		opened <- ws
+	}()
+	<-slow.begun
+	drained := make(chan error, 1)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	go func() { drained <- g.relay.Drain(ctx) }()
+	eventually(t, "the relay drains", g.relay.door.IsShut)
+	close(slow.gate)
+	if ws := <-opened; ws != nil {
+		if ce := closeOf(t, ws, 5*time.Second); ce.Code != 1012 {
+			t.Errorf("closed %d %q", ce.Code, ce.Reason)
+		}
+	}
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+}
+
+// A dial-back to a banner that never comes does not hold a drain up.
+func TestDrainDuringAProof(t *testing.T) {
+	g := newRig(t)
+	a := g.ready("mini")
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		g.call(http.MethodGet, wire.PathMachines, g.deviceToken().text, "")
+	}()
+	m := a.next()
+	back := g.mustOpen(wire.AgentDataPath("mini", m.ConnID), header(a.token.text), wire.SubprotocolV1)
+	<-asked
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := g.relay.Drain(ctx); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 6*time.Second {
+		t.Errorf("the drain took %v", took)
+	}
+	_ = back.CloseNow()
+}
+
+// A drain that is cut short says how many stayed.
+func TestDrainSaysWhatStays(t *testing.T) {
+	g := newRig(t)
+	g.ready("mini")
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cause := errors.New("enough")
+	cancel(cause)
+	if err := g.relay.Drain(ctx); !errors.Is(err, cause) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A refusal does not wait for a body that a client holds back until it is asked
+// for it.
+func TestRefusalBeforeAnExpectedBody(t *testing.T) {
+	g := newRig(t)
+	for name, token := range map[string]string{"no token": "", "wrong kind": g.deviceToken().text} {
+		conn, err := net.Dial("tcp", g.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		authorization := ""
+		if token != "" {
+			authorization = "Authorization: Bearer\t" + token + "\r\n" // a tab will do
+		}
+		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Length: 1000000000\r\nExpect: 100-continue\r\n\r\n", wire.PathPairings, authorization)
+		_ = conn.SetReadDeadline(time.Now().Add(8 * time.Second))
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		_ = resp.Body.Close()
+		if want := map[bool]int{true: 401, false: 403}[token == ""]; resp.StatusCode != want {
+			t.Errorf("%s: %s", name, resp.Status)
+		}
 	}
 }

@@ -264,8 +264,8 @@ func TestNoticesAPI(t *testing.T) {
 
 func TestFeedEndsWithItsToken(t *testing.T) {
 	g := newRig(t)
-	g.redeemed(t, func(dev wire.PairingRedeemed) error { return g.store.RevokeDevice(g.ctx(), "ann", dev.Device) })
-	g.redeemed(t, func(dev wire.PairingRedeemed) error {
+	g.loses(t, func(dev wire.PairingRedeemed) error { return g.store.RevokeDevice(g.ctx(), "ann", dev.Device) })
+	g.loses(t, func(dev wire.PairingRedeemed) error {
 		list, err := g.store.Tokens(g.ctx(), "ann")
 		for _, t := range list {
 			if t.Device == dev.Device && t.Revoked.IsZero() {
@@ -274,13 +274,12 @@ func TestFeedEndsWithItsToken(t *testing.T) {
 		}
 		return err
 	})
-	g.redeemed(t, func(wire.PairingRedeemed) error { return g.store.RemoveAccount(g.ctx(), "ann") })
-	eventually(t, "no connection is left", func() bool { return g.relay.axes.Count(axes.Live) == 1 }) // bob's last
+	g.loses(t, func(wire.PairingRedeemed) error { return g.store.RemoveAccount(g.ctx(), "ann") })
 }
 
-// redeemed has a device of ann's and one of bob's follow, takes away what the
+// loses has a device of ann's and one of bob's follow, takes away what the
 // former has, and wants it, and only it, closed.
-func (g *rig) redeemed(t *testing.T, take func(wire.PairingRedeemed) error) {
+func (g *rig) loses(t *testing.T, take func(wire.PairingRedeemed) error) {
 	t.Helper()
 	g.agentToken("mini")
 	dev := g.redeem("mini")
@@ -305,9 +304,10 @@ func (g *rig) redeemed(t *testing.T, take func(wire.PairingRedeemed) error) {
 		t.Fatal(err)
 	}
 	other.until("a notice", func() bool { return strings.HasSuffix(other.texts(), "alive") })
-	if count := g.relay.axes.Count(axes.Live); count > 2 {
-		_ = other.ws.CloseNow()
-	}
+	_ = other.ws.CloseNow()
+	eventually(t, "no connection is left", func() bool {
+		return g.relay.axes.Count(axes.Live) == 0 && g.relay.axes.Streams(tok.ID) == 0
+	})
 }
 
 func TestFeedRefusals(t *testing.T) {

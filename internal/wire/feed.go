@@ -26,6 +26,9 @@ const (
 	// the longest text with every byte escaped has 24 KiB, a machine with the
 	// fullest hello 13 KiB.
 	MaxFeedBytes = 64 << 10
+	// MaxPresenceBytes bounds an agent's presence before it is encoded: with base64
+	// it leaves a third of a hello for services.
+	MaxPresenceBytes = 2 << 10
 	// MaxNoticeBytes bounds a notice's text: a screenful. Twice as much would not
 	// be read, half would not hold what a move of the relay needs to say.
 	MaxNoticeBytes = 4 << 10
