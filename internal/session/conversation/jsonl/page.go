@@ -236,6 +236,11 @@ func (p *pager) step() (bool, error) {
 		return false, err
 	}
 	show := !again
+	if show && p.r.Tree && shows(rec) {
+		if show, err = p.r.newestVersion(rec); err != nil {
+			return false, err
+		}
+	}
 	if rec.Twin != "" && show {
 		if show, err = p.r.shownTwin(rec); err != nil {
 			return false, err
@@ -388,6 +393,26 @@ func (r *Reader) shownTwin(rec *Record) (bool, error) {
 			return false, nil
 		}
 		at = x.Start
+	}
+	return true, nil
+}
+
+// newestVersion says whether no other record of the same id follows closely, as
+// happens when a tool writes a record twice.
+func (r *Reader) newestVersion(rec *Record) (bool, error) {
+	at := rec.End
+	for range twinReach {
+		x, err := r.after(at)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return false, err
+		}
+		if x.ID == rec.ID && rec.ID != "" {
+			return false, nil
+		}
+		at = x.End
 	}
 	return true, nil
 }

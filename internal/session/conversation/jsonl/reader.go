@@ -193,6 +193,9 @@ func (r *Reader) after(start int64) (*Record, error) {
 	if start >= r.f.size {
 		return nil, io.EOF
 	}
+	if rec, ok := r.cache[start]; ok {
+		return rec, nil
+	}
 	end, err := r.f.lineAfter(start)
 	if err != nil {
 		return nil, err
