@@ -69,6 +69,7 @@ type computer struct {
 	t     *testing.T
 	home  string
 	state string
+	vars  []string // more of its environment
 }
 
 func newComputer(t *testing.T) *computer {
@@ -92,7 +93,7 @@ func newComputer(t *testing.T) *computer {
 
 // env is a clean environment: nothing of the caller's reaches the binary.
 func (c *computer) env() []string {
-	return []string{
+	return append([]string{
 		"HOME=" + c.home,
 		"PATH=" + filepath.Dir(binary) + ":" + os.Getenv("PATH") + ":/usr/sbin:/sbin",
 		"LANG=C.UTF-8",
@@ -101,7 +102,7 @@ func (c *computer) env() []string {
 		"USER=" + userName(),
 		"LOGNAME=" + userName(),
 		"SHELL=/bin/sh",
-	}
+	}, c.vars...)
 }
 
 // command prepares a program of this computer.

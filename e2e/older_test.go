@@ -38,9 +38,17 @@ var (
 // agent called mini in front of a real sshd, and pairs a laptop.
 func newSplit(t *testing.T) *split {
 	t.Helper()
-	s := &split{site: &site{machine: newComputer(t), laptop: newComputer(t)}, relay: newComputer(t)}
+	return newSplitOn(t, newComputer(t), nil)
+}
+
+// newSplitOn is newSplit with flags of the relay and an environment of machine
+// and laptop.
+func newSplitOn(t *testing.T, relay *computer, relayArgs []string, vars ...string) *split {
+	t.Helper()
+	s := &split{site: &site{machine: newComputer(t), laptop: newComputer(t)}, relay: relay}
+	s.machine.vars, s.laptop.vars = vars, vars
 	s.sshd = startSSHD(s.machine)
-	s.relayProc = s.relay.start("relay", "--json", "--listen", "127.0.0.1:0")
+	s.relayProc = s.relay.start(append([]string{"relay", "--json", "--listen", "127.0.0.1:0"}, relayArgs...)...)
 	s.url = text(t, s.relayProc.event("listening"), "url")
 	s.relay.must("account", "add", "owner")
 	s.agentToken = s.createToken("agent", "--machine", "mini")
@@ -69,11 +77,15 @@ func (s *split) createToken(kind string, more ...string) string {
 
 // pairLink opens a pairing link on the machine.
 func (s *split) pairLink() string {
-	t := s.laptop.t
+	s.laptop.t.Helper()
+	return pairLinkOf(s.laptop.t, s.machine)
+}
+
+func pairLinkOf(t *testing.T, machine *computer) string {
 	t.Helper()
 	var r result
 	eventually(t, 20*time.Second, "holdfast pair prints a link", func() (bool, string) {
-		r = s.machine.holdfast("pair", "--json")
+		r = machine.holdfast("pair", "--json")
 		return r.code == 0 && linkText.MatchString(r.stdout), r.String()
 	})
 	return linkText.FindString(r.stdout)
