@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"holdfast/internal/session"
@@ -96,6 +97,17 @@ type look struct {
 	files   *sources
 }
 
+// replaced says that what runs may be another program although the terminal
+// gives its keys to the same group: one that was executed in its place, or a
+// tool that a launcher has started by now.
+func replaced(r running, now time.Time) bool {
+	if !r.facts.Known && !r.facts.Shell && (now.Sub(r.since) < launching || now.Sub(r.looked) >= lookAgain) {
+		return true
+	}
+	p, err := proc.Read(r.facts.PID)
+	return err != nil || p.Start != r.facts.Start || p.Exe != r.facts.Exe || !slices.Equal(p.Args, r.facts.Args)
+}
+
 // examine looks at what is needed and judges. One at a time runs for a pane.
 func (p *pane) examine(ctx context.Context) {
 	w := p.w
@@ -116,6 +128,10 @@ func (p *pane) examine(ctx context.Context) {
 	l.at = now
 	l.group, l.err = proc.ForegroundGroup(list.PID)
 	changed := l.err != nil || l.group != run.group || !run.ok
+	young := now.Sub(run.since) < settle
+	if !changed && (young || need&needScreen != 0 || now.Sub(run.looked) >= lookAgain) && replaced(run, now) {
+		need |= needProcess
+	}
 	if changed || need&needProcess != 0 {
 		l.process = true
 		if !list.Dead && l.err == nil {
@@ -127,23 +143,21 @@ func (p *pane) examine(ctx context.Context) {
 		if changed {
 			need |= needFiles | needProcess
 		}
-		if m, err := proc.Terminal(list.TTY); err == nil {
-			l.modes, l.modesOK = m, true
-		}
-		l.reads = proc.Reads(l.facts.PID)
 	}
 	facts := run.facts
 	if l.process && l.err == nil {
 		facts = l.facts
 	}
+	// A tool's own line editor tells nothing by the modes.
+	if !facts.Known && !list.Dead {
+		if m, err := proc.Terminal(list.TTY); err == nil {
+			l.modes, l.modesOK, l.reads = m, true, proc.Reads(facts.PID)
+		}
+	}
 	if need&needScreen != 0 && !silent && !list.Dead {
 		if s, err := p.server.tmux.Capture(ctx, list.ID, tmux.CaptureOptions{}); err == nil {
 			l.screen = &s
 		}
-		if m, err := proc.Terminal(list.TTY); err == nil {
-			l.modes, l.modesOK = m, true
-		}
-		l.reads = proc.Reads(facts.PID)
 	}
 	if need&needScreen != 0 && facts.Known && prev.ref.How != "id" {
 		need |= needFiles // maybe its transcript is there by now
@@ -162,6 +176,9 @@ func (p *pane) examine(ctx context.Context) {
 	}
 	if l.process {
 		p.processLocked(l)
+	}
+	if p.run.facts.Known {
+		p.run.secret = time.Time{}
 	}
 	if l.modesOK {
 		p.run.modes, p.run.reads = l.modes, l.reads
@@ -201,6 +218,9 @@ func (p *pane) examine(ctx context.Context) {
 		p.dueLocked(p.heard.output.Add(settle), needScreen)
 	}
 	p.dueLocked(time.Now().Add(recheck), 0)
+	if now.Sub(p.heard.output) < settle {
+		p.dueLocked(time.Now().Add(glanceAgain), 0)
+	}
 }
 
 // processLocked takes in what runs in the foreground.
@@ -217,7 +237,7 @@ func (p *pane) processLocked(l look) {
 		return
 	}
 	old, was := r.facts, r.ok
-	r.facts, r.ok, r.group, r.dir = l.facts, true, l.group, l.dir
+	r.facts, r.ok, r.group, r.dir, r.looked = l.facts, true, l.group, l.dir, now
 	same := was && old.PID == l.facts.PID && old.Start == l.facts.Start && old.Tool == l.facts.Tool
 	if same {
 		return

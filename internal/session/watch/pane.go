@@ -32,6 +32,14 @@ const (
 	// glance is how soon after the first output what runs is looked at: a command
 	// line was entered, or a program ended.
 	glance = 60 * time.Millisecond
+	// glanceAgain is how often that is done until the output rests. A glance is one
+	// read of a file.
+	glanceAgain = 150 * time.Millisecond
+	// launching is how long a program may be one that starts another in its group,
+	// as npx does; it is looked at closely whenever it rests until then, and every
+	// lookAgain afterwards.
+	launching = 30 * time.Second
+	lookAgain = 10 * time.Second
 	// recheck is how often the foreground of a quiet terminal is asked for: one
 	// read of a file.
 	recheck = 5 * time.Second
@@ -90,6 +98,7 @@ type running struct {
 	ok      bool
 	group   int
 	since   time.Time // since when this program has the foreground
+	looked  time.Time // when its processes were last looked at closely
 	lasted  time.Duration
 	ended   *judge.Signal // the tool that was here is gone
 	endedAs proc.Facts
@@ -178,7 +187,7 @@ func (p *pane) outputLocked(data []byte, lost bool, now time.Time) {
 	said := false
 	p.scanner.Feed(data, func(e osc.Event) { said = p.hearLocked(e, now) || said })
 	if quiet > glance {
-		p.dueLocked(now.Add(glance), needProcess)
+		p.dueLocked(now.Add(glance), 0)
 	}
 	p.dueLocked(now.Add(settle), needScreen)
 	if said && p.examined {

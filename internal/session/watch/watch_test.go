@@ -357,6 +357,7 @@ func TestSeenOutlivesARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	becomes(t, w, "b", session.Idle)
+	idA, idB := find(w, "a").ID, find(w, "b").ID
 	stop()
 	if files, _ := filepath.Glob(filepath.Join(state, clientsPrefix+"*")); len(files) != 0 {
 		t.Errorf("notes of clients left: %v", files)
@@ -365,10 +366,10 @@ func TestSeenOutlivesARestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a := m.memory[find(w, "a").ID]; a.State != session.Done {
+	if a := m.memory[idA]; a.State != session.Done {
 		t.Errorf("remembered of a: %+v", a)
 	}
-	if b := m.memory[find(w, "b").ID]; b.State != session.Idle || b.Seen.IsZero() {
+	if b := m.memory[idB]; b.State != session.Idle || b.Seen.IsZero() {
 		t.Errorf("remembered of b: %+v", b)
 	}
 	// A damaged file is begun anew.
