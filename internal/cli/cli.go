@@ -20,8 +20,10 @@ import (
 	"golang.org/x/net/http/httpproxy"
 
 	"holdfast/internal/cli/admin"
+	"holdfast/internal/cli/machines"
 	"holdfast/internal/cli/reach"
 	"holdfast/internal/cli/serve"
+	"holdfast/internal/cli/sessions"
 	"holdfast/internal/console"
 	"holdfast/internal/relay/handover"
 )
@@ -43,12 +45,18 @@ type commands struct {
 	Join    reach.Join    `cmd:"" group:"devices" help:"Pair this computer with a machine."`
 	Devices reach.Devices `cmd:"" group:"devices" help:"List or revoke the devices that may enter."`
 
-	SSH        reach.SSH        `cmd:"" name:"ssh" group:"use" help:"Log in to a paired machine with OpenSSH."`
-	Proxy      reach.Proxy      `cmd:"" group:"use" help:"Connect standard input and output to a machine (for ProxyCommand)."`
-	SSHConfig  reach.SSHConfig  `cmd:"" name:"ssh-config" group:"use" help:"Print OpenSSH configuration for the paired machines."`
-	Machines   reach.Machines   `cmd:"" group:"use" help:"List machines and whether a device could get in."`
-	Doctor     reach.Doctor     `cmd:"" group:"use" help:"Find out at which layer a machine cannot be reached."`
-	KnownHosts reach.KnownHosts `cmd:"" name:"known-hosts" hidden:"" help:"Explain a host key to OpenSSH (KnownHostsCommand)."`
+	SSH       reach.SSH        `cmd:"" name:"ssh" group:"use" help:"Log in to a paired machine with OpenSSH."`
+	Proxy     reach.Proxy      `cmd:"" group:"use" help:"Connect standard input and output to a machine (for ProxyCommand)."`
+	SSHConfig reach.SSHConfig  `cmd:"" name:"ssh-config" group:"use" help:"Print OpenSSH configuration for the paired machines."`
+	Sessions  sessions.List    `cmd:"" group:"sessions" help:"List what runs on the machines, what waits for you first."`
+	Show      sessions.Show    `cmd:"" group:"sessions" help:"Print the conversation of a session, or its scrollback."`
+	Attach    sessions.Attach  `cmd:"" group:"sessions" help:"Show a session in this terminal."`
+	Reply     sessions.Reply   `cmd:"" group:"sessions" help:"Type a text into a session and send it."`
+	Approve   sessions.Approve `cmd:"" group:"sessions" help:"Answer the dialog of a session."`
+
+	Machines   machines.Machines `cmd:"" group:"use" help:"List machines and whether a device could get in."`
+	Doctor     reach.Doctor      `cmd:"" group:"use" help:"Find out at which layer a machine cannot be reached."`
+	KnownHosts reach.KnownHosts  `cmd:"" name:"known-hosts" hidden:"" help:"Explain a host key to OpenSSH (KnownHostsCommand)."`
 
 	Account admin.Account `cmd:"" group:"admin" help:"Manage the accounts of the relay on this computer."`
 	Token   admin.Token   `cmd:"" group:"admin" help:"Manage the tokens of the relay on this computer."`
@@ -87,6 +95,7 @@ func Run(args []string, s console.Streams) (code int) {
 			{Key: "serve", Title: "On a machine that is to be reached:"},
 			{Key: "devices", Title: "Devices:"},
 			{Key: "use", Title: "From a paired computer:"},
+			{Key: "sessions", Title: "What runs, and who waits:"},
 			{Key: "admin", Title: "On the relay's computer:"},
 		}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),

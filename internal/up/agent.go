@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -20,6 +22,8 @@ import (
 	"holdfast/internal/local"
 	"holdfast/internal/netwatch"
 	"holdfast/internal/pairing"
+	"holdfast/internal/session/here"
+	"holdfast/internal/session/proto"
 	"holdfast/internal/sshserver"
 	"holdfast/internal/state"
 	"holdfast/internal/wire"
@@ -43,6 +47,8 @@ type AgentOptions struct {
 	Home    string
 	Environ []string
 	Version string
+	// SessionsOff leaves the sessions of this machine unwatched and not offered.
+	SessionsOff bool
 	// Keepalive, InsecureHTTP and Proxy are those of agent.Options.
 	Keepalive    time.Duration
 	InsecureHTTP bool
@@ -62,6 +68,7 @@ type Agent struct {
 	agent  *agent.Agent
 	server *sshserver.Server
 	keys   *sshserver.HostKeys
+	here   *here.Here // nil with SessionsOff
 	socket *local.Server
 
 	cancel context.CancelFunc
@@ -95,6 +102,22 @@ func StartAgent(o AgentOptions) (_ *Agent, err error) {
 		ShellOff: o.ShellOff, SSHD: o.SSHD, LinkClosed: func(s pairing.Secret) { a.takeBack(ctx, s) },
 		Logger: o.Log,
 	}
+	var streams map[local.Op]local.StreamHandler
+	if !o.SessionsOff {
+		if a.here, err = startHere(o); err != nil {
+			return nil, err
+		}
+		so.Subsystems = map[string]sshserver.Subsystem{
+			proto.Subsystem: func(ctx context.Context, stream io.ReadWriteCloser, d sshserver.Device) {
+				a.sessions(ctx, stream, d.ID)
+			},
+		}
+		streams = map[local.Op]local.StreamHandler{
+			local.OpSessions: func(ctx context.Context, stream io.ReadWriteCloser, q local.Request) {
+				a.sessions(ctx, stream, q.Device)
+			},
+		}
+	}
 	if o.Paired != nil {
 		so.Paired = func(d sshserver.Device) { o.Paired(d.ID, d.Name) }
 	}
@@ -123,7 +146,7 @@ func StartAgent(o AgentOptions) (_ *Agent, err error) {
 	}); err != nil {
 		return nil, err
 	}
-	if a.socket, err = local.Serve(o.Dir, a.answer, nil, o.Log); err != nil {
+	if a.socket, err = local.Serve(o.Dir, a.answer, streams, o.Log); err != nil {
 		return nil, err
 	}
 	watch := o.Netwatch
@@ -140,6 +163,28 @@ func StartAgent(o AgentOptions) (_ *Agent, err error) {
 		})
 	})
 	return a, nil
+}
+
+// startHere begins to watch the sessions of this machine.
+func startHere(o AgentOptions) (*here.Here, error) {
+	home := o.Home
+	if home == "" {
+		var err error
+		if home, err = os.UserHomeDir(); err != nil {
+			return nil, fmt.Errorf("find the home directory: %w", err)
+		}
+	}
+	return here.New(here.Options{
+		StateDir: o.Dir.Path(""), Home: home, Environ: o.Environ, Machine: string(o.Machine),
+		Program: "holdfast " + o.Version, Log: o.Log,
+	})
+}
+
+// sessions serves one device.
+func (a *Agent) sessions(ctx context.Context, stream io.ReadWriteCloser, device string) {
+	if err := a.here.Serve(ctx, stream, device); err != nil && ctx.Err() == nil {
+		a.o.Log.Info("a device's sessions ended", "device", device, "err", err)
+	}
 }
 
 // Ended gives the error that ended the agent: agent.ErrReplaced.
@@ -159,6 +204,9 @@ func (a *Agent) Close() {
 	a.cancel()
 	if a.server != nil {
 		a.server.Close()
+	}
+	if a.here != nil {
+		a.here.Close()
 	}
 	a.wg.Wait()
 }

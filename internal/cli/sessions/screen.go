@@ -1,0 +1,487 @@
+package sessions
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
+
+	"holdfast/internal/console"
+	"holdfast/internal/session"
+	"holdfast/internal/session/proto"
+)
+
+// ageInterval is how often the ages on the screen are drawn anew.
+const ageInterval = 5 * time.Second
+
+// model is the full-screen list. It is a state machine: messages in, a picture
+// out; what takes time runs in commands.
+type model struct {
+	ctx  context.Context
+	app  *console.App
+	list *List
+	seen *seenFile
+
+	machines map[string]update
+	rows     []named
+	at       int        // the chosen row
+	on       session.ID // the chosen session, which keeps the choice when rows move
+	onName   string
+
+	width, height int
+	mode          mode
+	input         []rune
+	options       []session.Option
+	digest        string
+	detail        []string // what is shown instead of the list
+	top           int      // the first line of detail
+	note          string   // what came of the last action
+}
+
+// mode says what the keys mean.
+type mode int
+
+const (
+	listing  mode = iota
+	reading       // a conversation is shown
+	writing       // a reply is written
+	choosing      // an option of a dialog is chosen
+)
+
+// Messages.
+type (
+	noteMsg   string
+	detailMsg []string
+	tickMsg   struct{}
+)
+
+// screen runs the full-screen list.
+func (c *List) screen(ctx context.Context, a *console.App, sources []source) error {
+	dir, err := a.Dir()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	m := &model{ctx: ctx, app: a, list: c, seen: openSeen(dir), machines: map[string]update{}, width: 80, height: 24}
+	defer m.seen.save()
+	p := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(a.In), tea.WithOutput(a.Out), tea.WithEnvironment(a.Environ), tea.WithoutSignalHandler())
+	done := make(chan struct{})
+	// Ends with ctx, which ends the updates; waited for below.
+	go func() {
+		defer close(done)
+		for u := range follow(ctx, sources) {
+			p.Send(u)
+		}
+	}()
+	_, err = p.Run()
+	cancel()
+	<-done
+	if errors.Is(err, tea.ErrProgramKilled) || errors.Is(err, tea.ErrInterrupted) || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+func tick() tea.Cmd { return tea.Tick(ageInterval, func(time.Time) tea.Msg { return tickMsg{} }) }
+
+// Init is called by the library.
+func (m *model) Init() tea.Cmd { return tick() }
+
+// Update is called by the library with each message.
+func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case tea.WindowSizeMsg:
+		m.width, m.height = msg.Width, msg.Height
+	case update:
+		if msg.err == nil {
+			m.seen.note(msg.source, time.Now())
+		}
+		m.machines[msg.source.name] = msg
+		m.arrange()
+	case tickMsg:
+		return m, tick()
+	case noteMsg:
+		m.note = string(msg)
+	case detailMsg:
+		m.detail, m.mode = msg, reading
+		m.top = max(0, len(msg)-m.body())
+	case tea.PasteMsg:
+		if m.mode == writing {
+			m.input = append(m.input, []rune(msg.Content)...)
+		}
+	case tea.KeyPressMsg:
+		return m, m.key(msg)
+	}
+	return m, nil
+}
+
+// arrange sorts the rows and keeps the choice.
+func (m *model) arrange() {
+	m.rows = nil
+	for name, u := range m.machines {
+		for _, s := range u.sessions {
+			if !m.list.Waiting || s.Status.State == session.Waiting {
+				m.rows = append(m.rows, named{name, s})
+			}
+		}
+	}
+	sorted(m.rows)
+	for i, r := range m.rows {
+		if r.ID == m.on && r.machine == m.onName {
+			m.at = i
+			return
+		}
+	}
+	m.move(0)
+}
+
+func (m *model) move(by int) {
+	m.at = max(0, min(m.at+by, len(m.rows)-1))
+	if m.at < len(m.rows) {
+		m.on, m.onName = m.rows[m.at].ID, m.rows[m.at].machine
+	}
+}
+
+// chosen is the session that keys are about.
+func (m *model) chosen() (target, *link, bool) {
+	if m.at >= len(m.rows) {
+		return target{}, nil, false
+	}
+	r := m.rows[m.at]
+	u := m.machines[r.machine]
+	return target{u.source, r.Session}, u.link, true
+}
+
+func (m *model) key(k tea.KeyPressMsg) tea.Cmd {
+	if k.String() == "ctrl+c" {
+		return tea.Quit
+	}
+	switch m.mode {
+	case writing:
+		return m.writeKey(k)
+	case choosing:
+		return m.chooseKey(k)
+	case reading:
+		switch k.String() {
+		case "q", "esc", "left":
+			m.mode = listing
+		case "up", "k":
+			m.top = max(0, m.top-1)
+		case "down", "j":
+			m.top = max(0, min(m.top+1, len(m.detail)-m.body()))
+		case "pgup", "b":
+			m.top = max(0, m.top-m.body())
+		case "pgdown", "space":
+			m.top = max(0, min(m.top+m.body(), len(m.detail)-m.body()))
+		}
+		return nil
+	}
+	switch k.String() {
+	case "q", "esc":
+		return tea.Quit
+	case "up", "k":
+		m.move(-1)
+	case "down", "j":
+		m.move(1)
+	case "home", "g":
+		m.move(-len(m.rows))
+	case "end", "G":
+		m.move(len(m.rows))
+	case "enter", "s":
+		return m.show()
+	case "a":
+		return m.attach()
+	case "r":
+		if _, _, ok := m.chosen(); ok {
+			m.mode, m.input, m.note = writing, nil, ""
+		}
+	case "y":
+		m.choose()
+	case "u":
+		return m.refresh()
+	}
+	return nil
+}
+
+func (m *model) writeKey(k tea.KeyPressMsg) tea.Cmd {
+	switch k.String() {
+	case "esc":
+		m.mode = listing
+	case "enter":
+		text := string(m.input)
+		m.mode = listing
+		if strings.TrimSpace(text) == "" {
+			return nil
+		}
+		t, l, ok := m.chosen()
+		if !ok {
+			return nil
+		}
+		secret := t.session.Status.Kind == session.Password && t.session.Status.State == session.Waiting
+		return m.act(t, l, proto.OpReply, proto.Reply{Session: t.session.ID, Key: rand.Text(), Text: text, Secret: secret})
+	case "backspace":
+		if n := len(m.input); n > 0 {
+			m.input = m.input[:n-1]
+		}
+	case "ctrl+u":
+		m.input = nil
+	case "alt+enter", "shift+enter", "ctrl+j":
+		m.input = append(m.input, '\n')
+	default:
+		m.input = append(m.input, []rune(k.Text)...)
+	}
+	return nil
+}
+
+// choose shows the dialog of the chosen session. Its digest is kept: a dialog
+// that has changed by the time of the answer is not answered.
+func (m *model) choose() {
+	t, _, ok := m.chosen()
+	if !ok {
+		return
+	}
+	d := t.session.Status.Dialog
+	if d == nil || len(d.Options) == 0 {
+		m.note = "no dialog is open there"
+		return
+	}
+	m.mode, m.options, m.digest, m.note = choosing, d.Options, d.Digest, ""
+	m.detail = nil
+	printDialog(func(format string, args ...any) {
+		m.detail = append(m.detail, strings.Split(fmt.Sprintf(format, args...), "\n")...)
+	}, d)
+}
+
+func (m *model) chooseKey(k tea.KeyPressMsg) tea.Cmd {
+	if k.String() == "esc" || k.String() == "q" {
+		m.mode = listing
+		return nil
+	}
+	for _, o := range m.options {
+		if k.Text != "" && o.ID == k.Text {
+			m.mode = listing
+			t, l, ok := m.chosen()
+			if !ok {
+				return nil
+			}
+			return m.act(t, l, proto.OpApprove, proto.Approve{Session: t.session.ID, Digest: m.digest, Option: o.ID, Key: rand.Text()})
+		}
+	}
+	return nil
+}
+
+// act makes a request over the connection that is open, and tells what came of
+// it.
+func (m *model) act(t target, l *link, op proto.Op, request any) tea.Cmd {
+	if l == nil {
+		m.note = t.name() + " is not reached now; nothing was sent"
+		return nil
+	}
+	m.note = "sent to " + t.name() + " …"
+	return func() tea.Msg {
+		var o proto.Outcome
+		err := l.Call(m.ctx, op, request, &o, nil)
+		switch {
+		case err != nil:
+			f := console.Explain(err)
+			var refused *proto.Error
+			if errors.As(err, &refused) {
+				f = console.Explain(refusal(refused, t))
+			}
+			return noteMsg(t.name() + ": " + plain(f.Err.Error(), 400))
+		case o.State != proto.Accepted:
+			return noteMsg(t.name() + ": not confirmed: " + plain(o.Reason, 400))
+		}
+		return noteMsg(t.name() + ": accepted: " + plain(o.Evidence, 400))
+	}
+}
+
+func (m *model) refresh() tea.Cmd {
+	t, l, ok := m.chosen()
+	if !ok || l == nil {
+		return nil
+	}
+	return func() tea.Msg {
+		if err := l.Call(m.ctx, proto.OpRefresh, proto.Refresh{Session: t.session.ID}, nil, nil); err != nil {
+			return noteMsg(plain(err.Error(), 400))
+		}
+		return noteMsg("looked again at " + t.name())
+	}
+}
+
+// show fetches the conversation, or the scrollback, and marks the session seen.
+func (m *model) show() tea.Cmd {
+	t, l, ok := m.chosen()
+	if !ok {
+		return nil
+	}
+	if l == nil {
+		m.note = t.name() + " is not reached now"
+		return nil
+	}
+	return func() tea.Msg {
+		lines, err := readSession(m.ctx, t, l)
+		if err != nil {
+			return noteMsg(plain(err.Error(), 400))
+		}
+		// Only what the person is shown counts as seen; a failure shows at once.
+		if err := l.Call(m.ctx, proto.OpSeen, proto.On{Session: t.session.ID}, nil, nil); err != nil {
+			return noteMsg(plain(err.Error(), 400))
+		}
+		return detailMsg(lines)
+	}
+}
+
+// attach runs the terminal in place of the list, which comes back after it.
+func (m *model) attach() tea.Cmd {
+	t, _, ok := m.chosen()
+	if !ok {
+		return nil
+	}
+	dir, err := m.app.Dir()
+	if err != nil {
+		m.note = err.Error()
+		return nil
+	}
+	args, err := attachCommand(m.ctx, m.app, m.list.Connection, dir, t, false)
+	if err != nil {
+		m.note = plain(err.Error(), 400)
+		return nil
+	}
+	cmd := exec.CommandContext(m.ctx, args[0], args[1:]...)
+	cmd.Env = m.app.Environ
+	if t.source.machine == nil {
+		cmd.Env = withoutTmux(cmd.Env)
+	}
+	return tea.ExecProcess(cmd, func(err error) tea.Msg {
+		if err != nil {
+			return noteMsg("the terminal ended: " + plain(err.Error(), 400))
+		}
+		return noteMsg("")
+	})
+}
+
+// body is how many lines lie between head and foot.
+func (m *model) body() int { return max(1, m.height-3) }
+
+// View is called by the library.
+func (m *model) View() tea.View {
+	v := tea.NewView(strings.Join(m.lines(time.Now()), "\n"))
+	v.AltScreen = true
+	v.WindowTitle = "holdfast sessions"
+	return v
+}
+
+// lines is the picture.
+func (m *model) lines(now time.Time) []string {
+	out := []string{m.head(now)}
+	switch m.mode {
+	case reading:
+		out = append(out, m.detail[min(m.top, len(m.detail)):min(m.top+m.body(), len(m.detail))]...)
+	case choosing:
+		out = append(out, m.detail[:min(m.body(), len(m.detail))]...)
+	default:
+		out = append(out, m.table(now)...)
+	}
+	for len(out) < m.height-2 {
+		out = append(out, "")
+	}
+	out = append(out[:max(1, m.height-2)], m.foot()...)
+	for i, line := range out {
+		out[i] = ansi.Truncate(line, m.width, "…")
+	}
+	return out
+}
+
+func (m *model) head(now time.Time) string {
+	waiting := 0
+	for _, r := range m.rows {
+		if r.Status.State == session.Waiting {
+			waiting++
+		}
+	}
+	head := fmt.Sprintf("%d sessions, %d waiting", len(m.rows), waiting)
+	for _, u := range m.machines {
+		if u.err != nil {
+			head += "   not reached: " + awayWords(m.seen.away(u.source, u.err), now)
+		}
+	}
+	return ansi.NewStyle().Bold().Styled(plain(head, 400))
+}
+
+// table draws the rows around the chosen one.
+func (m *model) table(now time.Time) []string {
+	if len(m.rows) == 0 {
+		return []string{"", "  nothing here yet"}
+	}
+	cells := rows(m.rows, now)
+	widths := make([]int, 6)
+	for _, row := range cells {
+		for i, c := range row {
+			widths[i] = max(widths[i], ansi.StringWidth(c))
+		}
+	}
+	first := 0
+	if m.at >= m.body() {
+		first = m.at - m.body() + 1
+	}
+	var out []string
+	for i := first; i < len(cells) && len(out) < m.body(); i++ {
+		var b strings.Builder
+		for j, c := range cells[i] {
+			b.WriteString(c)
+			if j < len(cells[i])-1 {
+				b.WriteString(strings.Repeat(" ", widths[j]-ansi.StringWidth(c)+2))
+			}
+		}
+		line := strings.TrimRight(b.String(), " ")
+		switch r := m.rows[i]; {
+		case i == m.at:
+			line = ansi.NewStyle().Reverse(true).Styled("> " + line)
+		case m.machines[r.machine].err != nil:
+			line = ansi.NewStyle().Faint().Styled("  " + line) // as it was known last
+		case r.Status.State == session.Waiting:
+			line = ansi.NewStyle().Bold().Styled("  " + line)
+		default:
+			line = "  " + line
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+// foot is what can be done, and what came of the last action.
+func (m *model) foot() []string {
+	note := m.note
+	switch m.mode {
+	case writing:
+		t, _, _ := m.chosen()
+		shown := string(m.input)
+		if t.session.Status.Kind == session.Password {
+			shown = strings.Repeat("*", len(m.input))
+		}
+		return []string{"reply to " + t.name() + ": " + plain(shown, 2000) + "▏", "enter sends   alt+enter new line   esc leaves"}
+	case choosing:
+		return []string{note, "the option's own key answers   esc leaves"}
+	case reading:
+		return []string{note, "↑↓ scroll   esc back"}
+	}
+	return []string{note, "enter show   y answer dialog   r reply   a attach   u look again   q quit"}
+}
+
+// readSession is the conversation of a session as lines, or its scrollback.
+func readSession(ctx context.Context, t target, l *link) ([]string, error) {
+	lines, err := conversationLines(ctx, t, l)
+	var refused *proto.Error
+	if errors.As(err, &refused) && (refused.Code == proto.CodeNotFound || refused.Code == proto.CodeUnclear) {
+		return scrollbackLines(ctx, t, l)
+	}
+	return lines, err
+}

@@ -1,0 +1,260 @@
+package sessions
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"holdfast/internal/console"
+	"holdfast/internal/session/conversation"
+	"holdfast/internal/session/conversation/item"
+	"holdfast/internal/session/conversation/scrollback"
+	"holdfast/internal/session/proto"
+)
+
+// Show prints the conversation of a session, or its scrollback.
+type Show struct {
+	where
+	Limit      int    `name:"limit" default:"20" placeholder:"N" help:"How many items of the conversation, or lines of the scrollback in tens (default ${default})."`
+	Before     string `name:"before" placeholder:"CURSOR" help:"Items above this cursor, which --json prints with each item."`
+	Search     string `name:"search" placeholder:"TEXT" help:"Only items that hold this text."`
+	Follow     bool   `name:"follow" help:"Go on, and print what is added."`
+	Scrollback bool   `name:"scrollback" help:"The terminal's scrollback, also where a conversation is known."`
+	Session    string `arg:"" name:"session" help:"Session: [MACHINE/]ID or [MACHINE/]NAME."`
+}
+
+// Help is shown by --help.
+func (*Show) Help() string {
+	return "The conversation comes from the transcript that the tool in the session keeps; a session without one shows the scrollback of its terminal."
+}
+
+// Run prints.
+func (c *Show) Run(ctx context.Context, a *console.App) error {
+	if c.Limit < 1 || c.Limit > proto.MaxPage {
+		return &console.Failure{Code: console.ExitUsage, Err: fmt.Errorf("--limit must be between 1 and %d", proto.MaxPage)}
+	}
+	if c.Scrollback && (c.Follow || c.Search != "" || c.Before != "") {
+		return &console.Failure{Code: console.ExitUsage, Err: errors.New("--follow, --search and --before are about a conversation, not the scrollback")}
+	}
+	t, err := c.find(ctx, a, c.Session)
+	if err != nil {
+		return err
+	}
+	l, err := t.source.open(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	if c.Scrollback {
+		return c.scrollback(ctx, a, t, l)
+	}
+	err = c.conversation(ctx, a, t, l)
+	var refused *proto.Error
+	if errors.As(err, &refused) && (refused.Code == proto.CodeNotFound || refused.Code == proto.CodeUnclear) &&
+		!c.Follow && c.Search == "" && c.Before == "" {
+		a.Note("%s; this is the scrollback", plain(refused.Message, 300))
+		return c.scrollback(ctx, a, t, l)
+	}
+	if errors.As(err, &refused) {
+		return refusal(refused, t)
+	}
+	return err
+}
+
+func (c *Show) conversation(ctx context.Context, a *console.App, t target, l *link) error {
+	if c.Search != "" {
+		return c.search(ctx, a, t, l)
+	}
+	var page conversation.Page
+	r := proto.Page{Session: t.session.ID, Before: c.Before, Limit: c.Limit}
+	if err := l.Call(ctx, proto.OpConversation, r, &page, nil); err != nil {
+		return err
+	}
+	if err := c.print(a, page.Items); err != nil {
+		return err
+	}
+	if !a.JSON && page.Before != "" && !c.Follow {
+		a.Note("there is more above: --before %s", page.Before)
+	}
+	if !c.Follow {
+		return nil
+	}
+	changes := make(chan json.RawMessage, 64)
+	failed := make(chan error, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// Ends with ctx or the follow; its error is waited for below.
+	go func() {
+		failed <- l.Follow(ctx, proto.Follow{Session: t.session.ID, From: string(page.After)}, func(m json.RawMessage) {
+			select {
+			case changes <- m:
+			default: // printing is slower than a tool writes; the end comes all the same
+			}
+		})
+	}()
+	for {
+		select {
+		case m := <-changes:
+			var change conversation.Change
+			if err := json.Unmarshal(m, &change); err != nil {
+				return fmt.Errorf("read the conversation: %w", err)
+			}
+			if err := c.print(a, change.Items); err != nil {
+				return err
+			}
+		case err := <-failed:
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// search prints what holds a text, the newest first.
+func (c *Show) search(ctx context.Context, a *console.App, t target, l *link) error {
+	var found conversation.Found
+	r := proto.Search{Session: t.session.ID, Query: c.Search, Before: c.Before, Limit: c.Limit}
+	if err := l.Call(ctx, proto.OpSearch, r, &found, nil); err != nil {
+		return err
+	}
+	for _, h := range found.Hits {
+		if a.JSON {
+			if err := a.Emit(h); err != nil {
+				return err
+			}
+			continue
+		}
+		when := ""
+		if !h.Item.Time.IsZero() {
+			when = h.Item.Time.Local().Format("2006-01-02 15:04:05") + "  "
+		}
+		a.Say("%s%s: %s", when, plain(string(h.Item.Kind), 20), plain(h.Snippet, 400))
+	}
+	if !a.JSON && found.Before != "" {
+		a.Note("not everything was searched: --before %s goes on", found.Before)
+	}
+	return nil
+}
+
+func (c *Show) print(a *console.App, items []conversation.Item) error {
+	for _, it := range items {
+		if a.JSON {
+			if err := a.Emit(it); err != nil {
+				return err
+			}
+			continue
+		}
+		a.Say("%s\n", itemText(it))
+	}
+	return nil
+}
+
+// itemText is one item for a person.
+func itemText(it conversation.Item) string {
+	head := map[item.Kind]string{
+		item.User: "you", item.Queued: "you (queued)", item.Text: "tool", item.Thinking: "thinking",
+		item.Ask: "question", item.Fault: "error", item.Limit: "limit", item.Compaction: "compaction",
+		item.Interrupted: "interrupted", item.Command: "command", item.Notice: "notice", item.Picture: "image",
+	}[it.Kind]
+	if head == "" {
+		head = plain(string(it.Kind), 20)
+	}
+	if !it.Time.IsZero() {
+		head = it.Time.Local().Format("2006-01-02 15:04:05") + "  " + head
+	}
+	var b strings.Builder
+	if tool := it.Tool; tool != nil {
+		fmt.Fprintf(&b, "%s  %s %s (%s)", head, plain(tool.Name, 60), plain(tool.Title, 200), plain(string(tool.Status), 20))
+		for _, d := range tool.Diff {
+			fmt.Fprintf(&b, "\n  %s  +%d -%d", plain(d.Path, 200), d.Added, d.Removed)
+			for _, h := range d.Hunks {
+				b.WriteString("\n" + block(strings.Join(h.Lines, "\n")))
+			}
+		}
+		body(&b, tool.Output)
+		return b.String()
+	}
+	b.WriteString(head)
+	body(&b, it.Body)
+	for _, q := range it.Questions {
+		b.WriteString("\n" + block(q.Text))
+		for _, o := range q.Options {
+			b.WriteString("\n    - " + plain(o.Label, 200))
+		}
+		if q.Answer != "" {
+			b.WriteString("\n  answer: " + plain(q.Answer, 400))
+		}
+	}
+	for _, im := range it.Images {
+		fmt.Fprintf(&b, "\n  [image %s %s, %d bytes]", plain(im.MediaType, 40), plain(im.Name, 200), im.Bytes)
+	}
+	return b.String()
+}
+
+func body(b *strings.Builder, t conversation.BodyText) {
+	if t.Text != "" {
+		b.WriteString("\n" + block(t.Text))
+	}
+	if t.Blob != "" {
+		fmt.Fprintf(b, "\n  [… %d bytes in all]", t.Bytes)
+	}
+}
+
+func (c *Show) scrollback(ctx context.Context, a *console.App, t target, l *link) error {
+	var answer struct {
+		Lines []json.RawMessage `json:"lines"`
+	}
+	r := proto.Scrollback{Session: t.session.ID, Lines: min(10*c.Limit, proto.MaxLines)}
+	if err := l.Call(ctx, proto.OpScrollback, r, &answer, nil); err != nil {
+		var refused *proto.Error
+		if errors.As(err, &refused) {
+			return refusal(refused, t)
+		}
+		return err
+	}
+	for _, raw := range answer.Lines {
+		if a.JSON {
+			if err := a.Emit(raw); err != nil {
+				return err
+			}
+			continue
+		}
+		var row scrollback.Row
+		if err := json.Unmarshal(raw, &row); err != nil {
+			return fmt.Errorf("read the scrollback: %w", err)
+		}
+		a.Say("%s", conversation.Plain(row.Text()))
+	}
+	return nil
+}
+
+// conversationLines are the last items of a conversation, for a screen.
+func conversationLines(ctx context.Context, t target, l *link) ([]string, error) {
+	var page conversation.Page
+	if err := l.Call(ctx, proto.OpConversation, proto.Page{Session: t.session.ID}, &page, nil); err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, it := range page.Items {
+		out = append(out, strings.Split(itemText(it)+"\n", "\n")...)
+	}
+	return out, nil
+}
+
+// scrollbackLines are the last lines of a terminal, for a screen.
+func scrollbackLines(ctx context.Context, t target, l *link) ([]string, error) {
+	var answer struct {
+		Lines []scrollback.Row `json:"lines"`
+	}
+	if err := l.Call(ctx, proto.OpScrollback, proto.Scrollback{Session: t.session.ID}, &answer, nil); err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, row := range answer.Lines {
+		out = append(out, conversation.Plain(row.Text()))
+	}
+	return out, nil
+}
