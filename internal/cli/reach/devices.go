@@ -78,7 +78,7 @@ func ownDevices(a *console.App, dir state.Dir) deviceSource {
 	}
 	return deviceSource{
 		list: func(ctx context.Context) (list []wire.DeviceInfo, err error) {
-			answer, err := ask(ctx, a, local.Request{Op: local.OpDevices})
+			answer, err := a.Ask(ctx, local.Request{Op: local.OpDevices})
 			if !errors.Is(err, state.ErrNotRunning) {
 				return answer.Devices, err
 			}
@@ -89,7 +89,7 @@ func ownDevices(a *console.App, dir state.Dir) deviceSource {
 			return list, err
 		},
 		revoke: func(ctx context.Context, id string) error {
-			_, err := ask(ctx, a, local.Request{Op: local.OpRevoke, Device: id})
+			_, err := a.Ask(ctx, local.Request{Op: local.OpRevoke, Device: id})
 			if !errors.Is(err, state.ErrNotRunning) {
 				return err
 			}

@@ -140,7 +140,7 @@ func (c *Doctor) Run(ctx context.Context, a *console.App) error {
 
 // own looks at the agent of this computer, if one runs.
 func (c *Doctor) own(ctx context.Context, a *console.App) (running bool, f *console.Failure, err error) {
-	answer, err := ask(ctx, a, local.Request{Op: local.OpStatus})
+	answer, err := a.Ask(ctx, local.Request{Op: local.OpStatus})
 	if errors.Is(err, state.ErrNotRunning) {
 		return false, nil, nil
 	}

@@ -23,32 +23,12 @@ import (
 	"holdfast/internal/wire"
 )
 
-// ask puts a question to the up or agent that runs on the state directory.
-func ask(ctx context.Context, a *console.App, q local.Request) (local.Answer, error) {
-	dir, err := a.Dir()
-	if err != nil {
-		return local.Answer{}, err
-	}
-	answer, err := local.Ask(ctx, dir, q)
-	if err != nil {
-		return local.Answer{}, err
-	}
-	if answer.Error != "" {
-		f := &console.Failure{Code: console.ExitFailed, Err: errors.New(answer.Error), Hint: answer.Hint}
-		if answer.Denied {
-			f.Code = console.ExitDenied
-		}
-		return local.Answer{}, f
-	}
-	return answer, nil
-}
-
 // Pair prints a new pairing link for this machine.
 type Pair struct{}
 
 // Run asks the running up or agent for a link.
 func (*Pair) Run(ctx context.Context, a *console.App) error {
-	answer, err := ask(ctx, a, local.Request{Op: local.OpPair})
+	answer, err := a.Ask(ctx, local.Request{Op: local.OpPair})
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"holdfast/internal/client"
 	"holdfast/internal/pairing"
 	"holdfast/internal/wire"
 )
@@ -127,37 +126,6 @@ func TestFindDevice(t *testing.T) {
 	for _, id := range []string{"phone", "nosuch", ""} {
 		if d, err := findDevice(devices, id); err == nil {
 			t.Errorf("%q: found %s", id, d.ID)
-		}
-	}
-}
-
-// TestMergeShowsEveryMachineOnce puts a relay's list beside what is paired.
-func TestMergeShowsEveryMachineOnce(t *testing.T) {
-	known := []client.Machine{{Name: "desk", Machine: "mini"}, {Name: "gone", Machine: "gone"}}
-	got := []wire.MachineInfo{{Machine: "mini", State: wire.StateConnected}, {Machine: "new", State: wire.StateOffline}}
-	var lines []string
-	for _, l := range merge("https://relay.example", known, got, nil) {
-		lines = append(lines, l.Name+": "+l.words(time.Now()))
-	}
-	want := []string{
-		"desk: connected, not proven",
-		"gone: unknown: its relay does not know it any more",
-		"new: offline  (pair: run holdfast pair there, holdfast join LINK here)",
-	}
-	if strings.Join(lines, "\n") != strings.Join(want, "\n") {
-		t.Errorf("got\n%s", strings.Join(lines, "\n"))
-	}
-	for _, c := range []struct {
-		err  error
-		want string
-	}{
-		{&client.RelayError{Status: 401, Refusal: wire.RefusalTokenRevoked}, "not valid any more"},
-		{os.ErrDeadlineExceeded, "does not answer"},
-	} {
-		for _, l := range merge("https://relay.example", known, nil, c.err) {
-			if !strings.Contains(l.Error, c.want) || !l.Paired {
-				t.Errorf("%v: %+v", c.err, l)
-			}
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package client
+package feed
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"holdfast/internal/client"
 	"holdfast/internal/memnet"
 	"holdfast/internal/netwatch"
 	"holdfast/internal/wire"
@@ -85,7 +86,7 @@ func (r *feedRelay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 }
 
 // follow runs a feed against r and gives what it told in the end.
-func (r *feedRelay) follow(d time.Duration, tokens []string, use func(f *Feed, s FeedState)) (states []FeedState, err error) {
+func (r *feedRelay) follow(d time.Duration, tokens []string, use func(f *Feed, s State)) (states []State, err error) {
 	r.t.Helper()
 	const addr = "127.0.0.1:7700"
 	network := memnet.New()
@@ -101,16 +102,16 @@ func (r *feedRelay) follow(d time.Duration, tokens []string, use func(f *Feed, s
 		server.Close()
 		r.wg.Wait()
 	}()
-	var targets []Target
+	var targets []client.Target
 	for _, s := range tokens {
 		token, err := wire.ParseToken(s)
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		targets = append(targets, Target{Relay: "http://" + addr, Token: token})
+		targets = append(targets, client.Target{Relay: "http://" + addr, Token: token})
 	}
 	var f *Feed
-	f, err = Dialer{DialContext: network.DialContext}.NewFeed(targets, func(s FeedState) {
+	f, err = New(client.Dialer{DialContext: network.DialContext}, targets, func(s State) {
 		states = append(states, s)
 		if use != nil {
 			use(f, s)
@@ -126,7 +127,7 @@ func (r *feedRelay) follow(d time.Duration, tokens []string, use func(f *Feed, s
 	return states, err
 }
 
-func newest(t *testing.T, states []FeedState) FeedState {
+func newest(t *testing.T, states []State) State {
 	t.Helper()
 	if len(states) == 0 {
 		t.Fatal("nothing was told")
@@ -179,18 +180,18 @@ func TestFeedLeavesADeadLink(t *testing.T) {
 		}}
 		began := time.Now()
 		var stale, back time.Duration
-		states, err := r.follow(5*time.Minute, []string{"hf_one"}, func(_ *Feed, s FeedState) {
+		states, err := r.follow(5*time.Minute, []string{"hf_one"}, func(_ *Feed, s State) {
 			switch {
 			case !s.Live && stale == 0:
 				stale = time.Since(began)
-				if len(s.Machines) != 1 || s.Err == nil || time.Since(s.Heard) < feedIdle {
+				if len(s.Machines) != 1 || s.Err == nil || time.Since(s.Heard) < idle {
 					t.Errorf("stale: %+v", s)
 				}
 			case s.Live && stale != 0 && back == 0:
 				back = time.Since(began)
 			}
 		})
-		if err != nil || stale < feedIdle || stale > feedIdle+15*time.Second || back == 0 || back > stale+5*time.Second {
+		if err != nil || stale < idle || stale > idle+15*time.Second || back == 0 || back > stale+5*time.Second {
 			t.Errorf("stale after %v, back after %v, %d states: %v", stale, back, len(states), err)
 		}
 	})
@@ -239,7 +240,7 @@ func TestFeedAcknowledges(t *testing.T) {
 				p.text(`{"op":"notices","notices":[]}`)
 			})
 		}
-		states, err := r.follow(time.Minute, []string{"hf_one"}, func(f *Feed, s FeedState) {
+		states, err := r.follow(time.Minute, []string{"hf_one"}, func(f *Feed, s State) {
 			for _, n := range s.Notices {
 				f.Acknowledge(n.ID)
 			}
@@ -302,7 +303,7 @@ func TestFeedOfAnOlderRelay(t *testing.T) {
 				return true
 			}}
 			_, err := r.follow(time.Hour, []string{"hf_one", "hf_two"}, nil)
-			var failure *Failure
+			var failure *client.Failure
 			if !errors.As(err, &failure) || !failure.Denied || !strings.Contains(err.Error(), c.words) || r.opened != c.tries {
 				t.Errorf("%s: %d tries of %v: %v", c.name, r.opened, r.tokens, err)
 			}

@@ -1,4 +1,11 @@
-package client
+// Package feed follows an account at its relay, over every loss of the
+// connection: the machines as they are, and the relay's notices.
+//
+// It prints nothing and decides about no machine. What a caller will get wrong: a
+// State that is not Live is what was known, kept so that it can be shown as
+// stale; and ages of its times count from now plus State.Ahead, since they are
+// the relay's.
+package feed
 
 import (
 	"cmp"
@@ -12,23 +19,24 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/client"
 	"holdfast/internal/liveness"
 	"holdfast/internal/netwatch"
 	"holdfast/internal/wire"
 	"holdfast/internal/wsconn"
 )
 
-// feedIdle is how long a feed may be silent before it is asked: the relay makes
+// idle is how long a feed may be silent before it is asked: the relay makes
 // bytes move every 25 s, so half of it would ask on every healthy link, and with
 // double a dead one would show a minute later.
-const feedIdle = 35 * time.Second
+const idle = 35 * time.Second
 
 // maxRead bounds the acknowledgements that are remembered: as many as a relay
 // keeps notices.
 const maxRead = 1_000
 
-// FeedState is what is known of an account, all of it, at one moment.
-type FeedState struct {
+// State is what is known of an account, all of it, at one moment.
+type State struct {
 	// Machines are by name; nil before the first answer.
 	Machines []wire.FeedMachine
 	// Notices are the unread ones, the oldest first.
@@ -50,24 +58,24 @@ type Feed struct {
 	// watches this computer. Set it before Run.
 	Netwatch netwatch.Options
 
-	dialer  Dialer
-	targets []Target
-	on      func(FeedState)
+	dialer  client.Dialer
+	targets []client.Target
+	on      func(State)
 
 	mu   sync.Mutex
 	conn *wsconn.Control // nil while there is none
 	read []string        // acknowledged, and perhaps not arrived
 
 	// Of Run alone.
-	state FeedState
+	state State
 	known map[wire.MachineID]wire.FeedMachine
 	wake  chan struct{} // capacity 1
 }
 
-// NewFeed makes a Feed of the account that all targets belong to; where the
+// New makes a Feed of the account that all targets belong to; where the
 // relay refuses the token of one, that of the next is tried. on hears each new
 // state, one call at a time, and must not block.
-func (d Dialer) NewFeed(targets []Target, on func(FeedState)) (*Feed, error) {
+func New(d client.Dialer, targets []client.Target, on func(State)) (*Feed, error) {
 	if len(targets) == 0 || on == nil {
 		return nil, errors.New("follow an account: no token, or nobody to tell")
 	}
@@ -101,7 +109,7 @@ func (f *Feed) sendRead(id string) {
 }
 
 // Run follows the account until ctx ends, which is no error, or until the relay
-// refuses for good every token: a *Failure. Call it once.
+// refuses for good every token: a *client.Failure. Call it once.
 func (f *Feed) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -125,7 +133,7 @@ func (f *Feed) Run(ctx context.Context) error {
 	var last error
 	for _, t := range f.targets {
 		last = f.follow(ctx, t)
-		var failure *Failure
+		var failure *client.Failure
 		if last == nil || !errors.As(last, &failure) || !failure.Denied {
 			break
 		}
@@ -134,7 +142,7 @@ func (f *Feed) Run(ctx context.Context) error {
 }
 
 // follow is Run with one token.
-func (f *Feed) follow(ctx context.Context, t Target) error {
+func (f *Feed) follow(ctx context.Context, t client.Target) error {
 	funnel, err := liveness.NewFunnel(liveness.FunnelOptions{
 		Profile: liveness.Holdfast, Backoff: liveness.PageBackoff, Rand: rand.Float64,
 	})
@@ -154,7 +162,7 @@ func (f *Feed) follow(ctx context.Context, t Target) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			f.lost(diagnoseFeed(err, t))
+			f.lost(diagnose(err, t))
 			act = funnel.Fail(now(), socket, failureOf(err))
 		default:
 			timer := time.NewTimer(max(act.Next-now().Mono, 0))
@@ -172,9 +180,9 @@ func (f *Feed) follow(ctx context.Context, t Target) error {
 	}
 }
 
-// diagnoseFeed is Diagnose of a feed.
-func diagnoseFeed(err error, t Target) *Failure {
-	failure := Diagnose(err, t)
+// diagnose is Diagnose of a feed.
+func diagnose(err error, t client.Target) *client.Failure {
+	failure := client.Diagnose(err, t)
 	var refusal *wsconn.Refusal
 	if errors.As(err, &refusal) && refusal.Believed() && refusal.Code == wire.RefusalNotFound {
 		failure.Err = errors.New("it is too old to be followed")
@@ -215,14 +223,14 @@ var errNotReady = errors.New("the relay opened the feed and sent nothing")
 
 // connect makes one connection and reads until it is over. The error is never
 // nil.
-func (f *Feed) connect(ctx context.Context, t Target, ready func()) error {
-	relay, err := ParseRelayURL(t.Relay, f.dialer.InsecureHTTP)
+func (f *Feed) connect(ctx context.Context, t client.Target, ready func()) error {
+	relay, err := client.ParseRelayURL(t.Relay, f.dialer.InsecureHTTP)
 	if err != nil {
 		return err
 	}
 	cfg := liveness.Live()
 	cfg.Ready = 0 // judged here: the connection does not know which frame is the first
-	cfg.Tracks[0].Idle = feedIdle
+	cfg.Tracks[0].Idle = idle
 	if f.dialer.Keepalive != 0 {
 		if cfg, err = cfg.WithKeepalive(f.dialer.Keepalive); err != nil {
 			return err
@@ -323,7 +331,7 @@ func (f *Feed) take(m wire.FeedMessage) (done bool, err error) {
 }
 
 // snapshot is the state as others may keep it.
-func (f *Feed) snapshot() FeedState {
+func (f *Feed) snapshot() State {
 	s := f.state
 	if f.known != nil {
 		s.Machines = slices.SortedFunc(maps.Values(f.known), func(a, b wire.FeedMachine) int { return cmp.Compare(a.Machine, b.Machine) })

@@ -1,4 +1,4 @@
-package reach
+package machines
 
 import (
 	"cmp"
@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"holdfast/internal/client"
+	"holdfast/internal/client/feed"
 	"holdfast/internal/console"
 	"holdfast/internal/wire"
 )
@@ -58,9 +59,9 @@ type feedEvent struct {
 type followed struct {
 	relayAccount
 	known []client.Machine
-	feed  *client.Feed
+	feed  *feed.Feed
 
-	state client.FeedState
+	state feed.State
 	asked bool // something was heard, good or bad
 	// What was printed last.
 	live    bool
@@ -72,7 +73,7 @@ type followed struct {
 // news is a state of one of them, or its end.
 type news struct {
 	of    *followed
-	state client.FeedState
+	state feed.State
 	end   error
 	over  bool
 }
@@ -104,7 +105,7 @@ func (c *Machines) follow(ctx context.Context, a *console.App, accounts map[rela
 			targets = append(targets, t)
 		}
 		var err error
-		if f.feed, err = dialer.NewFeed(targets, func(s client.FeedState) { say(news{of: f, state: s}) }); err != nil {
+		if f.feed, err = feed.New(dialer, targets, func(s feed.State) { say(news{of: f, state: s}) }); err != nil {
 			return err
 		}
 		all = append(all, f)

@@ -1,4 +1,11 @@
-package reach
+// Package machines holds the command that lists machines and whether a device
+// could get in, once or for as long as somebody looks.
+//
+// It never says that a machine is online: it says when that was proven last, and
+// when what it shows is stale. What a caller will get wrong: without --watch each
+// relay is asked once, and one that fails is an error beside the others' answers;
+// with it a failure is shown and tried again.
+package machines
 
 import (
 	"context"
@@ -159,7 +166,7 @@ func (c *Machines) collect(ctx context.Context, a *console.App) (lines []machine
 		return nil, nil, err
 	}
 	if len(byRelay) == 0 {
-		answer, err := ask(ctx, a, local.Request{Op: local.OpMachines})
+		answer, err := a.Ask(ctx, local.Request{Op: local.OpMachines})
 		if errors.Is(err, state.ErrNotRunning) {
 			return nil, nil, &console.Failure{Code: console.ExitFailed, Err: errors.New("this computer is not paired with any machine"), Hint: "run holdfast up on a machine, and holdfast join LINK here with the link that it prints"}
 		}
