@@ -166,7 +166,7 @@ func (p *pane) examine(ctx context.Context) {
 		if facts.PID != run.facts.PID || facts.Start != run.facts.Start {
 			prev = sources{}
 		}
-		l.files = p.readFiles(facts, prev)
+		l.files = p.readFiles(facts, list.ID, prev)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -56,7 +56,7 @@ func (w *Watcher) configDir(s sources) string {
 
 // readFiles reads what the files say about a program now. prev is what they said
 // before about the same one.
-func (p *pane) readFiles(f proc.Facts, prev sources) *sources {
+func (p *pane) readFiles(f proc.Facts, pane string, prev sources) *sources {
 	w := p.w
 	if !f.Known {
 		return &sources{}
@@ -79,7 +79,7 @@ func (p *pane) readFiles(f proc.Facts, prev sources) *sources {
 			}
 		}
 	}
-	p.hookSignal(&s, f)
+	p.hookSignal(&s, f, pane)
 	if slices.Contains(conversation.Tools(), f.Tool) {
 		w.transcript(&s, f, prev)
 	}

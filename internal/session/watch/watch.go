@@ -76,6 +76,7 @@ type Watcher struct {
 	slots chan struct{} // bounds the examinations at one time
 	wg    sync.WaitGroup
 	ready chan struct{} // closed when the first look is done
+	spool spool
 
 	mu       sync.Mutex
 	running  bool
