@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/http/httpproxy"
 
 	"holdfast/internal/cli/admin"
+	"holdfast/internal/cli/hooks"
 	"holdfast/internal/cli/machines"
 	"holdfast/internal/cli/reach"
 	"holdfast/internal/cli/serve"
@@ -53,6 +54,7 @@ type commands struct {
 	Attach    sessions.Attach  `cmd:"" group:"sessions" help:"Show a session in this terminal."`
 	Reply     sessions.Reply   `cmd:"" group:"sessions" help:"Type a text into a session and send it."`
 	Approve   sessions.Approve `cmd:"" group:"sessions" help:"Answer the dialog of a session."`
+	Hooks     hooks.Hooks      `cmd:"" group:"sessions" help:"Let coding tools tell what they do."`
 
 	Machines   machines.Machines `cmd:"" group:"use" help:"List machines and whether a device could get in."`
 	Doctor     reach.Doctor      `cmd:"" group:"use" help:"Find out at which layer a machine cannot be reached."`
