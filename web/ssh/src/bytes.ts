@@ -30,7 +30,7 @@ export function same(a: Uint8Array, b: Uint8Array): boolean {
 
 /** A server's words, fit for a line on a screen: no control characters or changes of direction, and not endless. */
 export function printable(words: string): string {
-  return words.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]+/gu, " ").trim().slice(0, 256);
+  return words.replace(/[\s\p{Cc}\p{Cf}]+/gu, " ").trim().slice(0, 256);
 }
 
 /** Reads one message. What is missing, too long or left over is an SshError of code protocol. */

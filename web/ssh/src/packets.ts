@@ -121,6 +121,20 @@ export function open(input: Input, gcm: Gcm | null): Promise<Bytes> | Bytes | nu
   return gcm ? gcm.open(packet).then(unpad) : unpad(packet.subarray(lengthBytes));
 }
 
+// Asking for a few random bytes costs as much as for many.
+const pool = new Uint8Array(4096);
+let pooled = 0;
+
+function random(into: Uint8Array): void {
+  if (pooled < into.length) {
+    crypto.getRandomValues(pool);
+    pooled = pool.length;
+  }
+  into.set(pool.subarray(pooled - into.length, pooled));
+  pool.fill(0, pooled - into.length, pooled);
+  pooled -= into.length;
+}
+
 /** Frames a payload, with random padding. */
 export function pad(payload: Uint8Array, encrypted: boolean): Bytes {
   const block = encrypted ? gcmBlock : plainBlock;
@@ -132,7 +146,7 @@ export function pad(payload: Uint8Array, encrypted: boolean): Bytes {
   new DataView(packet.buffer).setUint32(0, length);
   packet[lengthBytes] = padding;
   packet.set(payload, lengthBytes + 1);
-  crypto.getRandomValues(packet.subarray(packet.length - padding));
+  random(packet.subarray(packet.length - padding));
   return packet;
 }
 

@@ -18,6 +18,7 @@ const msgDebug = 4;
 /** A data connection's message, DESIGN's limit for our own senders: a frame that a slow link can put other things between. */
 export const maxMessageBytes = 32 << 10;
 const roomBytes = 256 << 10; // sealed and unsent, where writers begin to wait: 25 ms at 10 MB/s, and Ctrl-C is no further behind
+const queuedBytes = 128; // what a message in the queue takes beside its own bytes: many small ones are as much as few large ones
 const maxUnsentBytes = 4 << 20; // beyond what writers may have: answers to somebody who asks and does not read
 const maxOpening = 64; // packets that WebCrypto opens at a time: enough to keep its threads busy, 2 MiB at most
 const rekeyTimeout = 120_000; // ms; before its half of the exchange a server may have a window of data under way on a slow link
@@ -137,7 +138,7 @@ export class Secure {
     if (this.#ended) return;
     if (this.#exchanging && !this.#exchanging.next) {
       this.#held.push(payload);
-      this.#count(payload.length);
+      this.#count(payload.length + queuedBytes);
     } else this.#seal(payload);
   }
 
@@ -353,7 +354,7 @@ export class Secure {
     this.#out = keys.out;
     x.next = keys.in;
     for (const held of this.#held.splice(0)) {
-      this.#unsentBytes -= held.length;
+      this.#unsentBytes -= held.length + queuedBytes;
       this.#seal(held);
     }
     this.#wake();
@@ -380,7 +381,7 @@ export class Secure {
     const packet = pad(payload, !!this.#out);
     this.#sinceKeys += packet.length;
     if (!this.#out) return this.#push(packet);
-    const sealed: Sealed = { bytes: null, length: packet.length };
+    const sealed: Sealed = { bytes: null, length: packet.length + queuedBytes };
     this.#unsent.push(sealed);
     this.#out.seal(packet).then(
       (bytes) => {
@@ -389,7 +390,7 @@ export class Secure {
       },
       (error) => this.#broken(error),
     );
-    this.#count(packet.length);
+    this.#count(sealed.length);
   }
 
   #push(bytes: Bytes): void {

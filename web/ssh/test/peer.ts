@@ -100,6 +100,8 @@ export interface Tricks extends Terms {
   twice?: boolean;
   newKeysFirst?: boolean;
   noNewKeys?: boolean;
+  /** Called when the client is in the middle of it. */
+  between?(): void;
   /** The key that signs. */
   key?: ServerKey;
 }
@@ -225,6 +227,7 @@ export class Peer {
     this.#clientInit = clientInit ?? (await this.until(20));
     const init = await this.until(30);
     const theirs = init.subarray(5);
+    tricks.between?.();
     const { share, secret } = agree(tricks.kex ?? "curve25519-sha256", theirs);
     const key = tricks.key ?? this.key;
     const h = hash(str(this.clientVersion), str(this.version), str(this.#clientInit), str(ours), str(key.blob), str(theirs), str(share), mpint(secret));
