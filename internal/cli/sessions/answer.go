@@ -56,6 +56,7 @@ func (c *Reply) Run(ctx context.Context, a *console.App) error {
 	if err != nil {
 		return err
 	}
+	defer t.close()
 	waits := t.session.Status
 	ask := c.Secret || waits.State == session.Waiting && waits.Kind == session.Password
 	secret := c.Secret
@@ -101,7 +102,7 @@ func act(ctx context.Context, a *console.App, t target, op proto.Op, request any
 		if try > 0 {
 			a.Note("the connection broke; asking again what came of it")
 		}
-		if o, err = once(ctx, t, op, request); err == nil {
+		if o, err = once(ctx, t, try > 0, op, request); err == nil {
 			break
 		}
 		var refused *proto.Error
@@ -143,12 +144,15 @@ func act(ctx context.Context, a *console.App, t target, op proto.Op, request any
 	return nil
 }
 
-func once(ctx context.Context, t target, op proto.Op, request any) (proto.Outcome, error) {
-	l, err := t.source.open(ctx, false)
-	if err != nil {
-		return proto.Outcome{}, err
+func once(ctx context.Context, t target, again bool, op proto.Op, request any) (proto.Outcome, error) {
+	l := t.link
+	if again {
+		var err error
+		if l, err = t.source.open(ctx, false); err != nil {
+			return proto.Outcome{}, err
+		}
+		defer l.close()
 	}
-	defer l.close()
 	var o proto.Outcome
 	if err := l.Call(ctx, op, request, &o, nil); err != nil {
 		if l.Err() != nil && l.why() != nil {
@@ -210,6 +214,7 @@ func (c *Approve) Run(ctx context.Context, a *console.App) error {
 	if err != nil {
 		return err
 	}
+	defer t.close()
 	r := proto.Approve{Session: t.session.ID, Digest: c.Dialog, Option: c.Option, Key: rand.Text()}
 	if c.Dialog == "" {
 		d := t.session.Status.Dialog

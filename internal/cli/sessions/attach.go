@@ -40,6 +40,7 @@ func (c *Attach) Run(ctx context.Context, a *console.App) error {
 		return err
 	}
 	args, err := attachCommand(ctx, a, c.Connection, dir, t, c.Fit)
+	t.close() // before this process becomes another
 	if err != nil {
 		return err
 	}
@@ -59,14 +60,8 @@ func (c *Attach) Run(ctx context.Context, a *console.App) error {
 
 // attachCommand is what shows a session in this terminal.
 func attachCommand(ctx context.Context, a *console.App, conn console.Connection, dir state.Dir, t target, fit bool) ([]string, error) {
-	l, err := t.source.open(ctx, false)
-	if err != nil {
-		return nil, err
-	}
 	var at proto.Attach
-	err = l.Call(ctx, proto.OpAttach, proto.On{Session: t.session.ID}, &at, nil)
-	l.close()
-	if err != nil {
+	if err := t.link.Call(ctx, proto.OpAttach, proto.On{Session: t.session.ID}, &at, nil); err != nil {
 		var refused *proto.Error
 		if errors.As(err, &refused) {
 			return nil, refusal(refused, t)

@@ -15,7 +15,11 @@ import (
 type target struct {
 	source  source
 	session session.Session
+	link    *link // open until close
 }
+
+// close ends the connection by which the session was found.
+func (t target) close() { t.link.close() }
 
 // name is what the person types for it again.
 func (t target) name() string {
@@ -34,8 +38,10 @@ func (w where) find(ctx context.Context, a *console.App, s string) (target, erro
 	all := collect(ctx, sources)
 	hits, way := match(all, rest)
 	if len(hits) == 1 {
+		hangUp(all, hits[0].link)
 		return hits[0], nil
 	}
+	hangUp(all, nil)
 	if len(hits) > 1 {
 		var b strings.Builder
 		for _, h := range hits {
@@ -95,7 +101,7 @@ func match(all []found, text string) (hits []target, way string) {
 		for _, f := range all {
 			for _, s := range f.sessions {
 				if w.is(s) {
-					hits = append(hits, target{f.source, s})
+					hits = append(hits, target{f.source, s, f.link})
 				}
 			}
 		}

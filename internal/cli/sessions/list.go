@@ -74,6 +74,7 @@ func (c *List) Run(ctx context.Context, a *console.App) error {
 	}
 	seen := openSeen(dir)
 	all := collect(ctx, sources)
+	defer hangUp(all, nil)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -59,6 +59,10 @@ type (
 	noteMsg   string
 	detailMsg []string
 	tickMsg   struct{}
+	attachMsg struct {
+		args []string
+		own  bool // on this computer
+	}
 )
 
 // screen runs the full-screen list.
@@ -112,6 +116,8 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case detailMsg:
 		m.detail, m.mode = msg, reading
 		m.top = max(0, len(msg)-m.body())
+	case attachMsg:
+		return m, m.run(msg)
 	case tea.PasteMsg:
 		if m.mode == writing {
 			m.input = append(m.input, []rune(msg.Content)...)
@@ -156,7 +162,7 @@ func (m *model) chosen() (target, *link, bool) {
 	}
 	r := m.rows[m.at]
 	u := m.machines[r.machine]
-	return target{u.source, r.Session}, u.link, true
+	return target{u.source, r.Session, u.link}, u.link, true
 }
 
 func (m *model) key(k tea.KeyPressMsg) tea.Cmd {
@@ -339,25 +345,34 @@ func (m *model) show() tea.Cmd {
 	}
 }
 
-// attach runs the terminal in place of the list, which comes back after it.
+// attach asks how to attach, and then runs that.
 func (m *model) attach() tea.Cmd {
-	t, _, ok := m.chosen()
+	t, l, ok := m.chosen()
 	if !ok {
 		return nil
 	}
-	dir, err := m.app.Dir()
-	if err != nil {
-		m.note = err.Error()
+	if l == nil {
+		m.note = t.name() + " is not reached now"
 		return nil
 	}
-	args, err := attachCommand(m.ctx, m.app, m.list.Connection, dir, t, false)
-	if err != nil {
-		m.note = plain(err.Error(), 400)
-		return nil
+	return func() tea.Msg {
+		dir, err := m.app.Dir()
+		if err != nil {
+			return noteMsg(plain(err.Error(), 400))
+		}
+		args, err := attachCommand(m.ctx, m.app, m.list.Connection, dir, t, false)
+		if err != nil {
+			return noteMsg(plain(err.Error(), 400))
+		}
+		return attachMsg{args, t.source.machine == nil}
 	}
-	cmd := exec.CommandContext(m.ctx, args[0], args[1:]...)
+}
+
+// run shows the terminal in place of the list, which comes back after it.
+func (m *model) run(msg attachMsg) tea.Cmd {
+	cmd := exec.CommandContext(m.ctx, msg.args[0], msg.args[1:]...)
 	cmd.Env = m.app.Environ
-	if t.source.machine == nil {
+	if msg.own {
 		cmd.Env = withoutTmux(cmd.Env)
 	}
 	return tea.ExecProcess(cmd, func(err error) tea.Msg {

@@ -42,11 +42,8 @@ func (c *Show) Run(ctx context.Context, a *console.App) error {
 	if err != nil {
 		return err
 	}
-	l, err := t.source.open(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer l.close()
+	defer t.close()
+	l := t.link
 	if c.Scrollback {
 		return c.scrollback(ctx, a, t, l)
 	}
@@ -54,7 +51,9 @@ func (c *Show) Run(ctx context.Context, a *console.App) error {
 	var refused *proto.Error
 	if errors.As(err, &refused) && (refused.Code == proto.CodeNotFound || refused.Code == proto.CodeUnclear) &&
 		!c.Follow && c.Search == "" && c.Before == "" {
-		a.Note("%s; this is the scrollback", plain(refused.Message, 300))
+		if t.session.Conversation || refused.Code == proto.CodeUnclear {
+			a.Note("%s; this is the scrollback", plain(refused.Message, 300))
+		}
 		return c.scrollback(ctx, a, t, l)
 	}
 	if errors.As(err, &refused) {

@@ -183,6 +183,7 @@ type named struct {
 type found struct {
 	source   source
 	sessions []session.Session
+	link     *link // open, where there is no err; its receiver closes it
 	err      error
 }
 
@@ -200,12 +201,29 @@ func collect(ctx context.Context, sources []source) []found {
 				out[i].err = err
 				return
 			}
-			defer l.close()
 			ctx, cancel := context.WithTimeoutCause(ctx, listTimeout, errors.New("it did not list its sessions in time"))
 			defer cancel()
-			out[i].sessions, out[i].err = l.Complete(ctx)
+			if out[i].sessions, out[i].err = l.Complete(ctx); out[i].err != nil {
+				if why := l.why(); why != nil {
+					out[i].err = why
+				}
+				l.close()
+				return
+			}
+			out[i].link = l
 		})
 	}
 	wg.Wait()
 	return out
+}
+
+// hangUp closes the connections of all but one.
+func hangUp(all []found, but *link) {
+	var wg sync.WaitGroup
+	for _, f := range all {
+		if f.link != nil && f.link != but {
+			wg.Go(f.link.close) // bounded by the connection's own end
+		}
+	}
+	wg.Wait()
 }

@@ -57,16 +57,16 @@ func stateWords(s session.Status) string {
 	return plain(string(s.State), 20)
 }
 
-// what says what a session is about: what it asks, else what the evidence is,
-// else its title.
+// what says what a session is about: what it asks, else the tool's name of the
+// conversation, else the evidence.
 func what(s session.Session) string {
-	if d := s.Status.Dialog; d != nil && d.Title != "" {
+	d := s.Status.Dialog
+	switch {
+	case d != nil && d.Title != "":
 		return plain(d.Title, 120)
-	}
-	if s.Title != "" && s.Status.State != session.Unknown {
+	case s.Conversation && s.Title != "" && s.Status.Kind != session.Limit:
 		return plain(s.Title, 120)
-	}
-	if len(s.Status.Evidence) > 0 {
+	case len(s.Status.Evidence) > 0:
 		return plain(s.Status.Evidence[0].Detail, 120)
 	}
 	return ""

@@ -38,7 +38,7 @@ func refusalOf(err error) error {
 
 // open opens the transcript of a session.
 func (c conversations) open(id session.ID, agent string) (*conversation.Log, func(), error) {
-	if _, ok := c.h.watch.Session(id); !ok {
+	if _, ok := c.h.find(id); !ok {
 		return nil, nil, errNoSession
 	}
 	ref, err := c.h.watch.Conversation(id)
@@ -108,7 +108,7 @@ func (c conversations) Follow(ctx context.Context, r proto.Follow, emit func(any
 		ref.Agent = r.Agent
 		return ref, err
 	}
-	if _, ok := c.h.watch.Session(r.Session); !ok {
+	if _, ok := c.h.find(r.Session); !ok {
 		return errNoSession
 	}
 	ref, err := locate()

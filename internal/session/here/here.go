@@ -68,7 +68,7 @@ func New(o Options) (*Here, error) {
 	h := &Here{o: o, watch: w, uploads: act.NewUploads(filepath.Join(o.StateDir, state.UploadsDir))}
 	h.actor, err = act.New(act.Options{
 		Pane: func(id session.ID) (act.Pane, bool) {
-			p, ok := w.Pane(id)
+			p, ok := h.find(id)
 			return pane{p}, ok
 		},
 		Session: w.Session,
@@ -124,10 +124,8 @@ func (h *Here) Close() {
 // sessions are what runs, as devices may see it.
 type sessions struct{ h *Here }
 
-func (s sessions) Subscribe(ctx context.Context) ([]session.Session, <-chan answer.Event, func()) {
-	ctx, stop := context.WithTimeout(ctx, readyTime)
-	s.h.watch.Ready(ctx) // an error means that this is all that is known
-	stop()
+func (s sessions) Subscribe(context.Context) ([]session.Session, <-chan answer.Event, func()) {
+	s.h.ready()
 	all, changes, cancel := s.h.watch.Subscribe()
 	out := make([]session.Session, len(all))
 	for i, one := range all {
@@ -159,10 +157,16 @@ func (s sessions) Subscribe(ctx context.Context) ([]session.Session, <-chan answ
 }
 
 func (s sessions) Refresh(ctx context.Context, id session.ID) error {
+	s.h.ready()
 	return noSession(s.h.watch.Refresh(ctx, id))
 }
 
-func (s sessions) Seen(id session.ID) error { return noSession(s.h.watch.Seen(id)) }
+func (s sessions) Seen(id session.ID) error {
+	if _, ok := s.h.find(id); !ok {
+		return errNoSession
+	}
+	return noSession(s.h.watch.Seen(id))
+}
 
 // files adapts Uploads.
 type files struct{ u *act.Uploads }

@@ -54,10 +54,11 @@ type starter struct{ h *Here }
 func (s starter) Commands(ctx context.Context) (proto.Commands, error) {
 	out := proto.Commands{Dirs: []string{s.h.o.Home}}
 	for _, c := range commands {
-		if c.program == "" || s.h.find(ctx, c.program) {
+		if c.program == "" || s.h.has(ctx, c.program) {
 			out.Commands = append(out.Commands, c.Command)
 		}
 	}
+	s.h.ready()
 	for _, one := range s.h.watch.Sessions() {
 		if one.Dir != "" && !slices.Contains(out.Dirs, one.Dir) && len(out.Dirs) < maxDirs {
 			out.Dirs = append(out.Dirs, one.Dir)
@@ -66,9 +67,9 @@ func (s starter) Commands(ctx context.Context) (proto.Commands, error) {
 	return out, nil
 }
 
-// find reports whether the person's login shell finds a program: its PATH is not
+// has reports whether the person's login shell finds a program: its PATH is not
 // that of a service.
-func (h *Here) find(ctx context.Context, program string) bool {
+func (h *Here) has(ctx context.Context, program string) bool {
 	if _, err := exec.LookPath(program); err == nil {
 		return true
 	}
@@ -126,7 +127,7 @@ func (s starter) New(ctx context.Context, r proto.New) (proto.Started, error) {
 		return proto.Started{}, err
 	}
 	i := slices.IndexFunc(commands, func(c command) bool { return c.Name == r.Command })
-	if i < 0 || commands[i].program != "" && !s.h.find(ctx, commands[i].program) {
+	if i < 0 || commands[i].program != "" && !s.h.has(ctx, commands[i].program) {
 		return proto.Started{}, proto.Errorf(proto.CodeNoCommand, "the machine has no command %q to start", proto.Cut(r.Command, 64))
 	}
 	socket, pane, err := s.h.start(ctx, dir, commands[i].program)
@@ -247,8 +248,8 @@ func sameFile(a, b string) bool {
 }
 
 func (s starter) End(ctx context.Context, r proto.End) error {
+	p, there := s.h.find(r.Session)
 	one, ok := s.h.watch.Session(r.Session)
-	p, there := s.h.watch.Pane(r.Session)
 	if !ok || !there {
 		return errNoSession
 	}

@@ -74,9 +74,27 @@ func (p pane) Keys(ctx context.Context, keys ...string) error {
 	return noSession(p.Handle.Keys(ctx, keys...))
 }
 
+// ready waits for the first look at every tmux server, for a while: a process
+// that has only just begun knows no session yet.
+func (h *Here) ready() {
+	ctx, cancel := context.WithTimeout(h.ctx, readyTime)
+	defer cancel()
+	h.watch.Ready(ctx) // an error means that what is known by now is all
+}
+
+// find finds a pane.
+func (h *Here) find(id session.ID) (*watch.Handle, bool) {
+	p, ok := h.watch.Pane(id)
+	if !ok {
+		h.ready()
+		p, ok = h.watch.Pane(id)
+	}
+	return p, ok
+}
+
 // server is the tmux server of a session, and the pane's id there.
 func (h *Here) server(id session.ID) (*tmux.Server, string, error) {
-	p, ok := h.watch.Pane(id)
+	p, ok := h.find(id)
 	if !ok {
 		return nil, "", errNoSession
 	}
