@@ -188,7 +188,7 @@ func (s *shortener) consider() {
 			s.limit = dataPrefix
 		}
 	}
-	s.cutting = n >= s.limit
+	s.cutting = n > s.limit-utf8.UTFMax
 }
 
 func (s *shortener) endText(pos int64) error {
