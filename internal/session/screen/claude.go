@@ -197,18 +197,13 @@ func claudeDialog(v view) Reading {
 	if ok && len(v.lines)-m.to > claudeHints {
 		return Reading{}
 	}
-	footer := ""
 	if !ok {
 		// A list without numbers is one only with the hint how to use it.
-		if m, ok = v.listed(); !ok || len(v.lines)-m.to > claudeHints {
-			return Reading{}
-		}
-		footer = strings.Join(v.lines[m.to:], "\n")
-		if !hasAny(footer, "enter to", "esc to") {
+		if m, ok = v.listed(); !ok || len(v.lines)-m.to > claudeHints || !hasAny(v.tail(2), "enter to", "esc to") {
 			return Reading{}
 		}
 	}
-	footer = strings.Join(v.lines[m.to:], "\n")
+	footer := strings.Join(v.lines[m.to:], "\n")
 	if strings.Contains(footer, "\n●") || strings.Contains(footer, "❯") {
 		return Reading{}
 	}
@@ -252,19 +247,11 @@ func claudeDialog(v view) Reading {
 	case permission, hasAny(d.Title, "do you want", "would you like", "ready to code"):
 		kind = session.Permission
 	}
-	if kind != session.Permission {
-		for i := range d.Options {
-			if d.Options[i].Role != session.FreeText && d.Options[i].Role != session.Deny {
-				d.Options[i].Role = ""
-			}
-		}
-	}
-	if kind == session.Question && hasAny(footer, "enter to select") {
-		// The answers are the model's words, not the program's.
-		for i := range d.Options {
-			if d.Options[i].Role == session.Deny {
-				d.Options[i].Role = ""
-			}
+	// The answers of a question are the model's words, not the program's.
+	words := hasAny(footer, "enter to select")
+	for i := range d.Options {
+		if r := d.Options[i].Role; kind != session.Permission && r != session.FreeText && (words || r != session.Deny) {
+			d.Options[i].Role = ""
 		}
 	}
 	offerEscape(d, footer)
