@@ -10,7 +10,7 @@ ARGS    ?=
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help run build web test test-long web-test browser-test screens live-size matrix bench fuzz fmt clean setup $(BIN)
+.PHONY: help run build web test test-long web-test browser-test screens live-size scoreboard matrix bench fuzz fmt clean setup $(BIN)
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ screens: build ## screenshots of the page into docs/screens
 
 live-size: ## the size of the browser client, which fails over its limits
 	@scripts/web size
+
+scoreboard: ## web/live beside published clients through the same faults, into its README; 10 minutes
+	@scripts/web scoreboard
 
 matrix: ## the table of faults on both floors: what happens, how soon, what the person sees
 	@HOLDFAST_MATRIX=1 $(GO) test -count=1 -timeout 10m -run '^TestMatrix' ./internal/scenario

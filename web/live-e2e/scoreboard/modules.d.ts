@@ -13,8 +13,6 @@ declare module "robust-websocket" {
   }
 }
 declare module "websocket-heartbeat-js" {
-  export default class WebsocketHeartbeat {
-    constructor(options: { url: string });
-    onmessage: (e: any) => void;
-  }
+  const published: { default: new (options: { url: string }) => { onmessage: (e: any) => void } };
+  export default published;
 }

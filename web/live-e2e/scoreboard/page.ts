@@ -8,10 +8,13 @@ import { Socket } from "phoenix";
 import ReconnectingWebSocket from "reconnecting-websocket";
 import RobustWebSocket from "robust-websocket";
 import Sockette from "sockette";
-import WebsocketHeartbeat from "websocket-heartbeat-js";
+import heartbeat from "websocket-heartbeat-js";
 import { ConstantBackoff, WebsocketBuilder } from "websocket-ts";
 
 import { createLive, quiet, timing, type Channel } from "@holdfast/live";
+
+// It is published as CommonJS whose default has a default.
+const WebsocketHeartbeat = heartbeat.default;
 
 declare global {
   var got: number;

@@ -78,7 +78,7 @@ export interface LiveOptions {
   token?: string | (() => string) | undefined;
   /** Where to ask why a socket never opened, which a browser does not tell: the server's /v1/access. */
   access?: string | undefined;
-  /** Whether the server speaks first on this channel. Where it does not, its pong makes the channel ready. Absent: true, for hydro false. */
+  /** Whether the server says or asks something once this channel is open. Where it does not, the page asks, and the pong makes the channel ready. Absent: true, for hydro false. */
   greets?: boolean | undefined;
   /** A message of the server, parsed. Error frames of a ready channel are messages too. What is no JSON counts as life and comes to nobody. */
   message?(message: any): void;
