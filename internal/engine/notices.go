@@ -48,18 +48,35 @@ func (s *store) PostNotice(ctx context.Context, n Notice) (id string, accounts i
 		if _, err := t.Exec(ctx, "DELETE FROM notices WHERE posted <= ?", micros(now.Add(-NoticeAge))); err != nil {
 			return err
 		}
-		// The new one stays whatever the clocks said when the others came.
-		_, err = t.Exec(ctx, `DELETE FROM notices WHERE id <> ?1 AND (account, id) IN (
-			SELECT account, id FROM (
-				SELECT account, id, row_number() OVER (PARTITION BY account ORDER BY id = ?1 DESC, posted DESC, id DESC) AS place
-				FROM notices WHERE ?2 = '' OR account = ?2)
-			WHERE place > ?3)`, n.ID, n.Account, MaxNotices)
-		if err != nil {
+		if err := pruneNotices(ctx, t, n); err != nil {
 			return err
 		}
 		return note(ctx, t, Change{Kind: ChangeNotice, Account: n.Account})
 	})
 	return n.ID, accounts, err
+}
+
+// pruneNotices takes away the oldest of each account that n gave too many. n
+// itself stays, whatever the clock said when the others came.
+func pruneNotices(ctx context.Context, t *sqlitedb.Tx, n Notice) error {
+	var full []AccountID
+	err := t.Each(ctx, func(row sqlitedb.Row) error {
+		var id AccountID
+		err := row.Scan(&id)
+		full = append(full, id)
+		return err
+	}, "SELECT account FROM notices WHERE ?1 = '' OR account = ?1 GROUP BY account HAVING count(*) > ?2", n.Account, MaxNotices)
+	if err != nil {
+		return err
+	}
+	for _, id := range full {
+		_, err := t.Exec(ctx, `DELETE FROM notices WHERE account = ?1 AND id IN (
+			SELECT id FROM notices WHERE account = ?1 AND id <> ?2 ORDER BY id DESC LIMIT -1 OFFSET ?3)`, id, n.ID, MaxNotices-1)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 const noticeColumns = "SELECT account, id, text, posted, read FROM notices WHERE account = ? AND posted > ? "

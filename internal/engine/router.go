@@ -25,15 +25,17 @@ type hold struct {
 
 // memoryRouter is the Router of one node.
 type memoryRouter struct {
-	mu     sync.RWMutex
-	holds  map[Key]hold
+	mu sync.RWMutex
+	// By account first: a Key in each of the entries, of which there are many, would
+	// cost each a third more.
+	holds  map[AccountID]map[wire.MachineID]hold
 	closed bool
 }
 
 // NewMemoryRouter makes the Router of a relay of one node: a map in this
 // process. It asks nobody and never waits.
 func NewMemoryRouter() Router {
-	return &memoryRouter{holds: make(map[Key]hold)}
+	return &memoryRouter{holds: make(map[AccountID]map[wire.MachineID]hold)}
 }
 
 func (r *memoryRouter) Hold(k Key, epoch uint64, h Holder) (Holder, error) {
@@ -42,26 +44,35 @@ func (r *memoryRouter) Hold(k Key, epoch uint64, h Holder) (Holder, error) {
 	if r.closed {
 		return nil, fmt.Errorf("hold %s: %w", k, ErrClosed)
 	}
-	before, held := r.holds[k]
+	machines := r.holds[k.Account]
+	before, held := machines[k.Machine]
 	if held && epoch <= before.epoch {
 		return nil, fmt.Errorf("hold %s: %w", k, ErrStaleAttempt)
 	}
-	r.holds[k] = hold{epoch, h}
+	if machines == nil {
+		machines = make(map[wire.MachineID]hold)
+		r.holds[k.Account] = machines
+	}
+	machines[k.Machine] = hold{epoch, h}
 	return before.holder, nil
 }
 
 func (r *memoryRouter) Release(k Key, h Holder) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.holds[k].holder == h {
-		delete(r.holds, k)
+	machines := r.holds[k.Account]
+	if machines[k.Machine].holder != h {
+		return
+	}
+	if delete(machines, k.Machine); len(machines) == 0 {
+		delete(r.holds, k.Account)
 	}
 }
 
 func (r *memoryRouter) holder(k Key) Holder {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.holds[k].holder
+	return r.holds[k.Account][k.Machine].holder
 }
 
 func (r *memoryRouter) Deliver(ctx context.Context, k Key, m wire.Message) error {
@@ -96,7 +107,7 @@ func (r *memoryRouter) Holds(k Key, h Holder) bool {
 func (r *memoryRouter) Epoch(k Key, h Holder) (uint64, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	now, ok := r.holds[k]
+	now, ok := r.holds[k.Account][k.Machine]
 	return now.epoch, ok && now.holder == h
 }
 

@@ -18,6 +18,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"time"
 
@@ -61,9 +62,10 @@ const (
 	// busyTimeout is how long a statement waits for another process's
 	// transaction. Those take milliseconds; an fsync of a slow disk, a second.
 	busyTimeout = 5 * time.Second
-	// maxReaders bounds the reading connections: more than the usual number of
-	// cores gains nothing, and each costs a page cache.
-	maxReaders = 4
+	// minReaders and maxReaders bound the reading connections, of which there are
+	// as many as cores: more gain nothing, each costs a page cache, and with one
+	// alone a slow question would hold up all others.
+	minReaders, maxReaders = 2, 4
 	// maxCheckedBytes is the size up to which opening checks every page: 64 MiB
 	// take 0.2 s, and hold a hundred thousand machines.
 	maxCheckedBytes = 64 << 20
@@ -148,8 +150,9 @@ func open(ctx context.Context, path string, o Options) (_ *DB, err error) {
 		if d.pool, err = sql.Open("sqlite", dsn(path, false, true)); err != nil {
 			return nil, err
 		}
-		d.pool.SetMaxOpenConns(maxReaders)
-		d.pool.SetMaxIdleConns(maxReaders)
+		readers := min(max(runtime.GOMAXPROCS(0), minReaders), maxReaders)
+		d.pool.SetMaxOpenConns(readers)
+		d.pool.SetMaxIdleConns(readers)
 		d.reads = newReads(d.pool)
 		if d.place.opened, err = os.Stat(path); err != nil {
 			return nil, err

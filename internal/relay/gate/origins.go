@@ -16,8 +16,8 @@ const (
 	// MaxOrigins is how many addresses of a token are told apart: a person has
 	// fewer, and the next thousand of a leaked one say nothing new.
 	MaxOrigins = 64
-	// maxOrigins bounds the tokens remembered: those with one address at about 60
-	// bytes each, those with several at 32 bytes an address. Beyond it new ones
+	// maxOrigins bounds the tokens remembered: those with one address at about 40
+	// bytes each, those with several at 8 bytes an address. Beyond it new ones
 	// are not counted.
 	maxOrigins = 1 << 17
 	maxShared  = 1 << 13
@@ -34,10 +34,11 @@ type origins struct {
 }
 
 // origin is a network, as the gate counts addresses, and when it was last seen:
-// seconds since 1970.
+// seconds since 1970. Each machine pays for one, so both are small: two networks
+// of one token look alike once in four thousand million.
 type origin struct {
-	hash uint64
-	at   int64
+	hash uint32
+	at   uint32
 }
 
 func newOrigins() origins {
@@ -46,7 +47,7 @@ func newOrigins() origins {
 
 func (o *origins) note(token string, from netip.Addr, now time.Time) {
 	addr := network(from).As16()
-	seen := origin{maphash.Bytes(o.seed, addr[:]), now.Unix()}
+	seen := origin{uint32(maphash.Bytes(o.seed, addr[:])), uint32(now.Unix())}
 	key := maphash.String(o.seed, token)
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -76,7 +77,9 @@ func (s origin) into(list []origin) []origin {
 	return append(list, s)
 }
 
-func (s origin) fresh(now time.Time) bool { return now.Unix()-s.at < int64(OriginsFor/time.Second) }
+func (s origin) fresh(now time.Time) bool {
+	return now.Unix()-int64(s.at) < int64(OriginsFor/time.Second)
+}
 
 // sweep forgets what is over.
 func (o *origins) sweep(now time.Time) {
