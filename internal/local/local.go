@@ -276,6 +276,14 @@ type buffered struct {
 
 func (b buffered) Read(p []byte) (int, error) { return b.r.Read(p) }
 
+// CloseWrite says that nothing more is sent; answers may still come.
+func (b buffered) CloseWrite() error {
+	if c, ok := b.Conn.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return b.Conn.Close()
+}
+
 // readBuffered reads an answer that fits into the reader, as one before a stream
 // does: it says nothing, or what is wrong.
 func readBuffered(r *bufio.Reader, v any) error {

@@ -167,6 +167,10 @@ func stdio(ctx context.Context, a *console.App) error {
 	// the other direction and does not wait for it.
 	go func() {
 		io.Copy(stream, a.In)
+		if half, ok := stream.(interface{ CloseWrite() error }); ok {
+			half.CloseWrite() // what was asked is still answered
+			return
+		}
 		stream.Close()
 	}()
 	_, err = io.Copy(a.Out, stream)

@@ -7,8 +7,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"holdfast/internal/client"
 	"holdfast/internal/console"
@@ -136,7 +139,7 @@ func ownStream(ctx context.Context, a *console.App, dir state.Dir) (io.ReadWrite
 
 // ownServer is a machine's side that runs in this process.
 type ownServer struct {
-	net.Conn
+	*net.UnixConn
 	here   *here.Here
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -154,17 +157,51 @@ func startOwn(a *console.App, dir state.Dir) (io.ReadWriteCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	ours, theirs := net.Pipe()
+	ours, theirs, err := socketPair()
+	if err != nil {
+		h.Close()
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &ownServer{Conn: ours, here: h, cancel: cancel}
-	// Ends with the pipe or Close, which waits.
+	s := &ownServer{UnixConn: ours, here: h, cancel: cancel}
+	// Ends with the pair or Close, which waits.
 	s.wg.Go(func() { h.Serve(ctx, theirs, "this computer") })
 	return s, nil
 }
 
+// socketPair is two ends of a connection of which each can end alone, as those
+// of the agent's own socket can.
+func socketPair() (a, b *net.UnixConn, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a pair of sockets: %w", err)
+	}
+	var ends [2]*net.UnixConn
+	for i, fd := range fds {
+		unix.CloseOnExec(fd)
+		f := os.NewFile(uintptr(fd), "socketpair")
+		c, err2 := net.FileConn(f) // a duplicate
+		f.Close()
+		if err2 != nil {
+			err = err2
+			continue
+		}
+		ends[i] = c.(*net.UnixConn)
+	}
+	if err != nil {
+		for _, c := range ends {
+			if c != nil {
+				c.Close()
+			}
+		}
+		return nil, nil, fmt.Errorf("make a pair of sockets: %w", err)
+	}
+	return ends[0], ends[1], nil
+}
+
 // Close ends the connection and what runs behind it.
 func (s *ownServer) Close() error {
-	err := s.Conn.Close()
+	err := s.UnixConn.Close()
 	s.once.Do(func() {
 		s.cancel()
 		s.wg.Wait()

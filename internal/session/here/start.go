@@ -22,6 +22,10 @@ const appearTime = 5 * time.Second
 // startTimeout bounds tmux's own start of a session.
 const startTimeout = 10 * time.Second
 
+// shellTime bounds a login shell that is asked for programs: some take two
+// seconds to read what their owner wrote.
+const shellTime = 5 * time.Second
+
 // maxDirs bounds the directories that are offered.
 const maxDirs = 50
 
@@ -53,8 +57,9 @@ type starter struct{ h *Here }
 
 func (s starter) Commands(ctx context.Context) (proto.Commands, error) {
 	out := proto.Commands{Dirs: []string{s.h.o.Home}}
+	installed := s.h.installed(ctx)
 	for _, c := range commands {
-		if c.program == "" || s.h.has(ctx, c.program) {
+		if c.program == "" || installed[c.program] {
 			out.Commands = append(out.Commands, c.Command)
 		}
 	}
@@ -67,19 +72,40 @@ func (s starter) Commands(ctx context.Context) (proto.Commands, error) {
 	return out, nil
 }
 
-// has reports whether the person's login shell finds a program: its PATH is not
-// that of a service.
-func (h *Here) has(ctx context.Context, program string) bool {
-	if _, err := exec.LookPath(program); err == nil {
-		return true
+// installed says which programs of the list are there: on this process's PATH,
+// or on that of the person's login shell, which a service does not have.
+func (h *Here) installed(ctx context.Context) map[string]bool {
+	out := map[string]bool{}
+	var ask []string
+	for _, c := range commands {
+		if c.program == "" {
+			continue
+		}
+		if _, err := exec.LookPath(c.program); err == nil {
+			out[c.program] = true
+		} else {
+			ask = append(ask, c.program)
+		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	if len(ask) == 0 {
+		return out
+	}
+	ctx, cancel := context.WithTimeout(ctx, shellTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, h.shell(), "-l", "-c", "command -v "+program)
-	cmd.Env = h.cleanEnviron()
-	cmd.Dir = h.o.Home
-	cmd.WaitDelay = time.Second
-	return cmd.Run() == nil
+	const mark = "holdfast-has:"
+	var script strings.Builder
+	for _, p := range ask {
+		fmt.Fprintf(&script, "command -v %s >/dev/null 2>&1 && echo %s%s\n", p, mark, p)
+	}
+	cmd := exec.CommandContext(ctx, h.shell(), "-l", "-c", script.String())
+	cmd.Env, cmd.Dir, cmd.WaitDelay = h.cleanEnviron(), h.o.Home, time.Second
+	said, _ := cmd.Output() // what a shell that fails has said is still true
+	for line := range strings.Lines(string(said)) {
+		if p, ok := strings.CutPrefix(strings.TrimSpace(line), mark); ok && slices.Contains(ask, p) {
+			out[p] = true
+		}
+	}
+	return out
 }
 
 // shell is the person's shell.
@@ -127,7 +153,7 @@ func (s starter) New(ctx context.Context, r proto.New) (proto.Started, error) {
 		return proto.Started{}, err
 	}
 	i := slices.IndexFunc(commands, func(c command) bool { return c.Name == r.Command })
-	if i < 0 || commands[i].program != "" && !s.h.has(ctx, commands[i].program) {
+	if i < 0 || commands[i].program != "" && !s.h.installed(ctx)[commands[i].program] {
 		return proto.Started{}, proto.Errorf(proto.CodeNoCommand, "the machine has no command %q to start", proto.Cut(r.Command, 64))
 	}
 	socket, pane, err := s.h.start(ctx, dir, commands[i].program)

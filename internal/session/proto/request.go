@@ -57,9 +57,9 @@ type Keys struct {
 type Page struct {
 	Session session.ID `json:"session"`
 	// Agent chooses the conversation of a sub-agent, as an item names it.
-	Agent string `json:"agent,omitempty"`
-	Before  string     `json:"before,omitempty"` // nothing means the end
-	Limit   int        `json:"limit,omitempty"`  // of items; zero means 50
+	Agent  string `json:"agent,omitempty"`
+	Before string `json:"before,omitempty"` // nothing means the end
+	Limit  int    `json:"limit,omitempty"`  // of items; zero means 50
 }
 
 // Follow asks for what a conversation gains after a cursor.
@@ -67,7 +67,7 @@ type Follow struct {
 	Session session.ID `json:"session"`
 	// Agent chooses the conversation of a sub-agent, as an item names it.
 	Agent string `json:"agent,omitempty"`
-	From    string     `json:"from,omitempty"` // nothing means the end
+	From  string `json:"from,omitempty"` // nothing means the end
 }
 
 // Unfollow ends a follow, which the id of its request names.
@@ -79,20 +79,20 @@ type Unfollow struct {
 type Search struct {
 	Session session.ID `json:"session"`
 	// Agent chooses the conversation of a sub-agent, as an item names it.
-	Agent string `json:"agent,omitempty"`
-	Query   string     `json:"query"`
-	Before  string     `json:"before,omitempty"`
-	Limit   int        `json:"limit,omitempty"` // zero means 20
+	Agent  string `json:"agent,omitempty"`
+	Query  string `json:"query"`
+	Before string `json:"before,omitempty"`
+	Limit  int    `json:"limit,omitempty"` // zero means 20
 }
 
 // Blob asks for a piece of a picture or of a text that was cut.
 type Blob struct {
 	Session session.ID `json:"session"`
 	// Agent chooses the conversation of a sub-agent, as an item names it.
-	Agent string `json:"agent,omitempty"`
-	Blob    string     `json:"blob"`
-	Offset  int64      `json:"offset,omitempty"`
-	Bytes   int        `json:"bytes,omitempty"` // zero means MaxPieceBytes
+	Agent  string `json:"agent,omitempty"`
+	Blob   string `json:"blob"`
+	Offset int64  `json:"offset,omitempty"`
+	Bytes  int    `json:"bytes,omitempty"` // zero means MaxPieceBytes
 }
 
 // BlobPiece answers Blob.

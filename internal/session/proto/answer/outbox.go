@@ -115,6 +115,14 @@ func (o *outbox) change(e Event) {
 	o.nudge()
 }
 
+// flush waits until all lines that are queued now were written.
+func (o *outbox) flush(ctx context.Context) {
+	select {
+	case <-o.put(nil):
+	case <-ctx.Done():
+	}
+}
+
 // leave makes a bye the last line. The first one stays.
 func (o *outbox) leave(code proto.Code, message string) {
 	line, err := encode(proto.Bye{Op: proto.OpBye, Code: code, Message: message})

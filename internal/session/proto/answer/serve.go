@@ -23,6 +23,9 @@ import (
 // without waiting for ours.
 const helloTimeout = 20 * time.Second
 
+// finishTime is how long a device that says no more waits for its answers.
+const finishTime = 10 * time.Second
+
 // snapshotBytes is about how much one snapshot message holds, so that the first
 // sessions are on the screen while the others still travel.
 const snapshotBytes = 64 << 10
@@ -51,7 +54,7 @@ func Serve(ctx context.Context, stream io.ReadWriteCloser, o Options) error {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	c := &conn{
-		o: o, out: newOutbox(stream), ctx: ctx, slots: make(chan struct{}, proto.MaxRequests),
+		o: o, out: newOutbox(stream), ctx: ctx, slots: make(chan struct{}, proto.MaxRequests), listed: make(chan struct{}),
 		open: map[int64]bool{}, follows: map[int64]context.CancelFunc{}, uploads: map[string]*upload{}, turns: map[session.ID]chan struct{}{},
 	}
 	var writer sync.WaitGroup
@@ -72,6 +75,7 @@ func Serve(ctx context.Context, stream io.ReadWriteCloser, o Options) error {
 	err := c.read(stream)
 	if err == nil || errors.Is(err, io.EOF) {
 		err = nil
+		c.finish()
 		cancel(nil)
 	} else {
 		// Where the device is still there, it learns why.
@@ -88,6 +92,29 @@ func Serve(ctx context.Context, stream io.ReadWriteCloser, o Options) error {
 	writer.Wait()
 	c.discardUploads()
 	return err
+}
+
+// finish lets the requests that are open have their answers: a device that says
+// no more may still read, as a program at the end of a pipe does.
+func (c *conn) finish() {
+	if !c.greeted {
+		return
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, finishTime)
+	defer cancel()
+	for range proto.MaxRequests {
+		select {
+		case c.slots <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+	}
+	select {
+	case <-c.listed:
+	case <-ctx.Done():
+		return
+	}
+	c.out.flush(ctx)
 }
 
 // byeCode chooses the last word for an error of the reader.
@@ -108,9 +135,12 @@ type conn struct {
 	out   *outbox
 	ctx   context.Context
 	slots chan struct{} // one element for each open request
-	wg    sync.WaitGroup
+	// listed is closed when the sessions were queued, or are not wanted.
+	listed chan struct{}
+	wg     sync.WaitGroup
 
-	// Only the reader touches uploads.
+	// Only the reader touches these.
+	greeted bool // the device has said something
 	uploads map[string]*upload
 
 	// mu guards the fields below.
@@ -140,6 +170,7 @@ func (c *conn) read(stream io.ReadCloser) error {
 	if err != nil {
 		return err
 	}
+	c.greeted = true
 	var hello proto.Hello
 	if err := json.Unmarshal(first, &hello); err != nil || hello.Op != proto.OpHello {
 		return proto.Errorf(proto.ByeSyntax, "the first line is no hello")
@@ -150,6 +181,8 @@ func (c *conn) read(stream io.ReadCloser) error {
 	if hello.Watch == nil || *hello.Watch {
 		// Ends with the connection or the backend; Serve waits.
 		c.wg.Go(c.watch)
+	} else {
+		close(c.listed)
 	}
 	for {
 		line, err := lines.Next()
@@ -178,6 +211,7 @@ func (c *conn) watch() {
 		}
 		c.out.put(line)
 	}
+	close(c.listed)
 	for {
 		select {
 		case e, ok := <-changes:
