@@ -507,3 +507,53 @@ func TestLeaseChannel(t *testing.T) {
 		want(t, again, `{"elapsed":35000,"total":35000}`)
 	})
 }
+
+// TestHalfOpenLinkCostsNoMoreThanTheLease cuts the link of a page that reports
+// every ten seconds, without either end being told: what the page does meanwhile
+// is not credited beyond the lease, and a page that is back within the lease
+// loses nothing.
+func TestHalfOpenLinkCostsNoMoreThanTheLease(t *testing.T) {
+	for name, c := range map[string]struct {
+		away    time.Duration // from the last report that arrived to the first on a new link
+		credits time.Duration
+	}{
+		"back within the lease": {29 * time.Second, 30*time.Second + 29*time.Second + 10*time.Second},
+		"back after it":         {31 * time.Second, 30*time.Second + 10*time.Second},
+		"away for an hour":      {time.Hour, 30*time.Second + 10*time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, err := channels.NewLease(channels.LeaseOptions{Storage: channels.NewMemory()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				dial := serve(t, func(string) live.Handler { return l.Channel("ann", "p") })
+				reports := func(c *websocket.Conn, n int) (total time.Duration) {
+					t.Helper()
+					read(t, c) // ready
+					for i := range n {
+						if i > 0 {
+							time.Sleep(10 * time.Second)
+						}
+						write(t, c, `{"active":true}`)
+						var m struct{ Total int64 }
+						if err := json.Unmarshal([]byte(read(t, c)), &m); err != nil {
+							t.Fatal(err)
+						}
+						total = time.Duration(m.Total) * time.Millisecond
+					}
+					return total
+				}
+				// Nobody reads this connection any more, and it says nothing: to the
+				// server it is open until its own judge finds out.
+				if got := reports(dial("/"), 4); got != 30*time.Second {
+					t.Fatalf("credited %v before the fault, want 30s", got)
+				}
+				time.Sleep(c.away)
+				if got := reports(dial("/"), 2); got != c.credits {
+					t.Errorf("credited %v, want %v", got, c.credits)
+				}
+			})
+		})
+	}
+}
