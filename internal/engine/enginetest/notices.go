@@ -105,7 +105,7 @@ func testNotices(t *testing.T, s engine.Store, clock *Clock) {
 	wantTexts(t, s, "bob")
 }
 
-func testNoticeRefusals(t *testing.T, s engine.Store, _ *Clock) {
+func testNoticeRefusals(t *testing.T, s engine.Store, clock *Clock) {
 	must(t, s.AddAccount(t.Context(), "ann"))
 	for name, text := range map[string]string{
 		"empty": "", "too long": strings.Repeat("x", wire.MaxNoticeBytes+1), "a line": "a\nb", "escape": "a\x1b[2Jb",
@@ -119,6 +119,7 @@ func testNoticeRefusals(t *testing.T, s engine.Store, _ *Clock) {
 	wantTexts(t, s, "ann")
 	longest := strings.Repeat("\"", wire.MaxNoticeBytes)
 	post(t, s, "ann", longest)
+	clock.Add(time.Second)
 	post(t, s, "ann", "👩‍👩‍👧 tonight: 引っ越し") // joined emoji are no control characters
 	wantTexts(t, s, "ann", "*"+longest, "*👩‍👩‍👧 tonight: 引っ越し")
 }
