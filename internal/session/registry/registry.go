@@ -135,10 +135,12 @@ func Claude(configDir string, pid int, procStart string) (Record, error) {
 	if procStart == "" {
 		procStart = Start(pid)
 	}
-	boot := bootID()
+	// The domain is "linux:", the computer's id, and the namespace of process ids:
+	// a home directory may be on a disk that computers or containers share.
+	here := machineID()
 	switch {
 	case f.ProcStart != "" && procStart != "" && string(f.ProcStart) != procStart,
-		boot != "" && strings.HasPrefix(f.PidDomain, "linux:") && !strings.Contains(f.PidDomain, boot):
+		here != "" && strings.HasPrefix(f.PidDomain, "linux:") && !strings.Contains(f.PidDomain, here):
 		return Record{}, fmt.Errorf("read Claude Code's record of process %d: %w", pid, ErrStale)
 	}
 	return f.record(pid), nil

@@ -26,11 +26,11 @@ func Start(pid int) string {
 	return ""
 }
 
-// bootID names the run of the system since it started, without dashes.
-var bootID = sync.OnceValue(func() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+// machineID names this computer (machine-id(5)); "" where it has no name.
+var machineID = sync.OnceValue(func() string {
+	b, err := os.ReadFile("/etc/machine-id")
 	if err != nil {
 		return ""
 	}
-	return strings.ReplaceAll(strings.TrimSpace(string(b)), "-", "")
+	return strings.TrimSpace(string(b))
 })

@@ -10,4 +10,4 @@ const noBlock = syscall.O_NONBLOCK
 // Start is not known here; the caller compares what it knows.
 func Start(int) string { return "" }
 
-func bootID() string { return "" }
+func machineID() string { return "" }
