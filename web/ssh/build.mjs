@@ -36,6 +36,9 @@ if (existsSync("test")) {
     tsconfigRaw: {},
     sourcemap: true,
   });
+  await build({ ...shared, entryPoints: ["test/measure.ts"], outdir: "build/measure", platform: "node", packages: "external", tsconfigRaw: {} });
+  // As an application builds it: one Worker, and ML-KEM beside it.
+  await build({ ...shared, entryPoints: ["test/page/page.ts", "test/page/worker.ts"], outdir: "build/page", tsconfigRaw: {}, splitting: true });
 }
 
 if (process.argv.includes("--size")) {
