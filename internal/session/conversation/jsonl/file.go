@@ -13,9 +13,6 @@ const (
 	// chunk is what one read of the file asks for. Smaller makes a system call a
 	// line, larger reads more than a page of short lines needs.
 	chunk = 256 << 10
-	// maxLine is the longest line that is looked into. Lines of 12 MB occur; one
-	// of hundreds is damage.
-	maxLine = 256 << 20
 	// Near is how far a record is looked for from another that names it. It
 	// covers a few pictures between a call and its result; further, they are
 	// shown apart.

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"holdfast/internal/session/conversation/cut"
 	"holdfast/internal/session/conversation/item"
 )
 
@@ -40,7 +41,7 @@ func Open(path string, format Format) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Reader{Format: format, path: path, f: f, mark: newMark(), cache: map[int64]*Record{}}, nil
+	return &Reader{Format: format, path: path, f: f, mark: cut.Mark(), cache: map[int64]*Record{}}, nil
 }
 
 // Close implements item.Source.
@@ -51,7 +52,7 @@ func (r *Reader) Path() string { return r.path }
 
 // Blob implements item.Source.
 func (r *Reader) Blob(id string, offset int64, n int) ([]byte, bool, error) {
-	return r.f.readBlob(id, offset, n)
+	return cut.ReadBlob(r.f.f, id, offset, n)
 }
 
 // Stamp implements item.Source.
@@ -111,14 +112,14 @@ func (r *Reader) at(start, end int64) (*Record, error) {
 	if rec, ok := r.cache[start]; ok && rec.End == end {
 		return rec, nil
 	}
-	l := &Line{Start: start, End: end, mark: r.mark}
+	l := &Line{Start: start, End: end}
 	rec := Record{}
 	whole, err := r.whole(end)
 	if err != nil {
 		return nil, err
 	}
 	switch err := r.shorten(l); {
-	case errors.Is(err, errLine):
+	case errors.Is(err, cut.ErrLarge):
 		rec.Bad = true
 	case err != nil:
 		return nil, err
@@ -161,22 +162,14 @@ func (r *Reader) whole(end int64) (bool, error) {
 
 // shorten reads a line into l.Data.
 func (r *Reader) shorten(l *Line) error {
-	if l.End-l.Start > maxLine {
-		return errLine
-	}
 	if r.buf == nil {
 		r.buf = make([]byte, 64<<10)
 	}
-	s := shortener{mark: r.mark, out: make([]byte, 0, min(l.End-l.Start, 32<<10))}
 	// A short line is in the buffer that found it.
 	if b, _, err := r.f.view(l.Start, false); err == nil && int64(len(b)) >= l.End-l.Start {
-		err = s.run(bytes.NewReader(b[:l.End-l.Start]), l.Start, r.buf)
-		l.Data, l.cuts = s.out, s.cuts
-		return err
+		return l.Read(bytes.NewReader(b[:l.End-l.Start]), r.mark, r.buf)
 	}
-	err := s.run(io.NewSectionReader(r.f.f, l.Start, l.End-l.Start), l.Start, r.buf)
-	l.Data, l.cuts = s.out, s.cuts
-	return err
+	return l.Read(io.NewSectionReader(r.f.f, l.Start, l.End-l.Start), r.mark, r.buf)
 }
 
 // before decodes the line that ends at end; io.EOF at the beginning.

@@ -11,112 +11,14 @@
 package jsonl
 
 import (
-	"bytes"
-	"crypto/rand"
-	"encoding/base64"
-	"strconv"
-	"strings"
 	"time"
 
+	"holdfast/internal/session/conversation/cut"
 	"holdfast/internal/session/conversation/item"
 )
 
 // A Line is one record of a file, shortened.
-type Line struct {
-	Start, End int64 // in the file, newline included
-	Data       []byte
-
-	// Blobs comes before the names of blobs, for lines that are not of one file.
-	Blobs string
-
-	mark string
-	cuts []cut
-}
-
-// Shorten makes a Line of a value that is in memory already; the places of its
-// cuts are within data. An error says that it is too large to be looked at.
-func Shorten(data []byte) (*Line, error) {
-	s := shortener{mark: newMark(), out: make([]byte, 0, min(len(data), 32<<10))}
-	if err := s.run(bytes.NewReader(data), 0, make([]byte, 4<<10)); err != nil {
-		return nil, err
-	}
-	return &Line{End: int64(len(data)), Data: s.out, mark: s.mark, cuts: s.cuts}, nil
-}
-
-// ReadIn reads a blob of a value that Shorten was given, by its name without what
-// Blobs put before it.
-func ReadIn(data []byte, id string, offset int64, n int) (piece []byte, end bool, err error) {
-	kind, c, err := parseBlob(id)
-	if err != nil {
-		return nil, false, err
-	}
-	if c.start+c.length >= int64(len(data)) || data[c.start-1] != '"' || data[c.start+c.length] != '"' {
-		return nil, false, item.ErrBlob
-	}
-	return ReadString(bytes.NewReader(data[c.start:c.start+c.length]), kind == 'b', offset, n)
-}
-
-// Body makes a body of a string that was decoded from the line.
-func (l *Line) Body(s string) item.Body {
-	s, c, ok := l.cutOf(s)
-	b := item.NewBody(s)
-	if ok {
-		b.Blob, b.Bytes = l.Blobs+blobID('t', c), c.length
-	} else if len(s) > item.MaxText {
-		// Only text that was put together from several strings is longer.
-		b.Bytes = int64(len(s))
-		b.Text = item.CutRunes(s, item.MaxText)
-	}
-	return b
-}
-
-// Text returns a string of the line without the mark of a cut.
-func (l *Line) Text(s string) string {
-	s, _, _ = l.cutOf(s)
-	return s
-}
-
-// Image makes a picture of base64 data, or of a data URL, in the line.
-func (l *Line) Image(mediaType, data string) item.Image {
-	s, c, cutOff := l.cutOf(data)
-	img := item.Image{MediaType: item.Line(mediaType, 80)}
-	if !cutOff {
-		// Too short to have been cut: no picture, or a name.
-		img.Name = item.Line(s, 200)
-		return img
-	}
-	head := 0
-	if strings.HasPrefix(s, "data:") {
-		kind, _, _ := strings.Cut(strings.TrimPrefix(s, "data:"), ";")
-		if i := strings.IndexByte(s, ','); i >= 0 {
-			head = i + 1
-		}
-		img.MediaType = item.Line(kind, 80)
-	} else if strings.Contains(s, "://") {
-		img.Name = item.Line(s, 200)
-		return img
-	}
-	img.Blob, img.Bytes = l.Blobs+blobID('b', c), max(0, c.length-int64(head))*3/4
-	return img
-}
-
-func (l *Line) cutOf(s string) (string, cut, bool) {
-	if i := strings.LastIndex(s, l.mark); i >= 0 && l.mark != "" {
-		n, err := strconv.Atoi(s[i+len(l.mark):])
-		if err == nil && n >= 0 && n < len(l.cuts) {
-			return s[:i], l.cuts[n], true
-		}
-	}
-	return s, cut{}, false
-}
-
-// newMark makes what ends a cut string. It is of letters and digits, so that it
-// passes through JSON and any further encoding of it unchanged.
-func newMark() string {
-	var b [12]byte
-	rand.Read(b[:])
-	return "\u2026" + base64.RawURLEncoding.EncodeToString(b[:]) + "."
-}
+type Line = cut.Line
 
 // A Record is what a Format makes of a Line. The zero Record is one that shows
 // nothing and is skipped.

@@ -18,8 +18,8 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/session/conversation/cut"
 	"holdfast/internal/session/conversation/item"
-	"holdfast/internal/session/conversation/jsonl"
 )
 
 // A Session is what the store tells about a conversation.
@@ -214,7 +214,7 @@ func (l *Log) Blob(id string, offset int64, n int) ([]byte, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
-	return jsonl.ReadIn(data, parts[2], offset, n)
+	return cut.ReadIn(data, parts[2], offset, n)
 }
 
 // Tail implements item.Source.
@@ -232,7 +232,7 @@ func (l *Log) Tail() (item.Tail, error) {
 		return out, err
 	}
 	var m info
-	if line, err := jsonl.Shorten(entries[0].data); err != nil || !loose(line.Data, &m) {
+	if line, err := cut.Shorten(entries[0].data); err != nil || !loose(line.Data, &m) {
 		return out, nil
 	}
 	out.At = milliseconds(entries[0].at)

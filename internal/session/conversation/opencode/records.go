@@ -6,8 +6,8 @@ import (
 	"regexp"
 	"strings"
 
+	"holdfast/internal/session/conversation/cut"
 	"holdfast/internal/session/conversation/item"
-	"holdfast/internal/session/conversation/jsonl"
 )
 
 // info is what is known of a message beside its parts.
@@ -91,7 +91,7 @@ type state struct {
 
 // decode makes items of a message; bad counts what could not be understood.
 func (l *Log) decode(e *entry) (items []item.Item, bad int, err error) {
-	line, err := jsonl.Shorten(e.data)
+	line, err := cut.Shorten(e.data)
 	var m info
 	if err != nil || !loose(line.Data, &m) || m.Role == "" {
 		return nil, 1, nil
@@ -132,7 +132,7 @@ func (d *decoder) add(it item.Item) {
 }
 
 func (d *decoder) part(p piece) bool {
-	l, err := jsonl.Shorten(p.data)
+	l, err := cut.Shorten(p.data)
 	var v part
 	if err != nil || !loose(l.Data, &v) {
 		return false
@@ -192,7 +192,7 @@ func (d *decoder) part(p piece) bool {
 	return true
 }
 
-func (d *decoder) tool(l *jsonl.Line, v *part, it item.Item) {
+func (d *decoder) tool(l *cut.Line, v *part, it item.Item) {
 	it.Kind = item.ToolCall
 	t := &item.Tool{Name: item.Line(v.Tool, 80), Status: item.Running, ExitCode: v.State.Metadata.Exit}
 	it.Tool = t
@@ -285,7 +285,7 @@ func (d *decoder) tool(l *jsonl.Line, v *part, it item.Item) {
 }
 
 // finish adds how the message ended.
-func (d *decoder) finish(l *jsonl.Line) {
+func (d *decoder) finish(l *cut.Line) {
 	f := &d.info.Error
 	if f.Name == "" {
 		return

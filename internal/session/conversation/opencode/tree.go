@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/session/conversation/cut"
 	"holdfast/internal/session/conversation/item"
-	"holdfast/internal/session/conversation/jsonl"
 )
 
 // errGone says that something is no longer in the store.
@@ -75,7 +75,7 @@ func (t tree) newest(session string, before key, n int) ([]entry, error) {
 			continue
 		}
 		var m info
-		line, err := jsonl.Shorten(data)
+		line, err := cut.Shorten(data)
 		if err == nil {
 			loose(line.Data, &m)
 		}

@@ -1,4 +1,4 @@
-package jsonl
+package cut
 
 import (
 	"encoding/base64"
@@ -15,43 +15,43 @@ import (
 
 // A blob is named by how it is stored and where: "t" is text, "b" base64. The
 // place is within the transcript, which whoever may ask may read whole.
-func blobID(kind byte, c cut) string {
+func blobID(kind byte, c place) string {
 	return fmt.Sprintf("%c%d-%d", kind, c.start, c.length)
 }
 
-func parseBlob(id string) (kind byte, c cut, err error) {
+func parseBlob(id string) (kind byte, c place, err error) {
 	if id == "" || id[0] != 't' && id[0] != 'b' {
-		return 0, cut{}, item.ErrBlob
+		return 0, place{}, item.ErrBlob
 	}
 	a, b, ok := strings.Cut(id[1:], "-")
 	if !ok {
-		return 0, cut{}, item.ErrBlob
+		return 0, place{}, item.ErrBlob
 	}
 	c.start, err = strconv.ParseInt(a, 10, 64)
 	if err == nil {
 		c.length, err = strconv.ParseInt(b, 10, 64)
 	}
-	if err != nil || c.start < 1 || c.length < 0 || c.length > maxLine {
-		return 0, cut{}, item.ErrBlob
+	if err != nil || c.start < 1 || c.length < 0 || c.length > MaxValue {
+		return 0, place{}, item.ErrBlob
 	}
 	return id[0], c, nil
 }
 
-// readBlob decodes up to n bytes of a blob from an offset.
-func (f *file) readBlob(id string, offset int64, n int) (piece []byte, end bool, err error) {
+// ReadBlob decodes up to n bytes, from an offset, of a blob of a file.
+func ReadBlob(f io.ReaderAt, id string, offset int64, n int) (piece []byte, end bool, err error) {
 	kind, c, err := parseBlob(id)
 	if err != nil {
 		return nil, false, err
 	}
 	// Both quotes must stand where the name says: the file may have changed.
 	var quotes [2]byte
-	if _, err := f.f.ReadAt(quotes[:1], c.start-1); err != nil {
+	if _, err := f.ReadAt(quotes[:1], c.start-1); err != nil {
 		return nil, false, item.ErrBlob
 	}
-	if _, err := f.f.ReadAt(quotes[1:], c.start+c.length); err != nil || quotes != [2]byte{'"', '"'} {
+	if _, err := f.ReadAt(quotes[1:], c.start+c.length); err != nil || quotes != [2]byte{'"', '"'} {
 		return nil, false, item.ErrBlob
 	}
-	return ReadString(io.NewSectionReader(f.f, c.start, c.length), kind == 'b', offset, n)
+	return ReadString(io.NewSectionReader(f, c.start, c.length), kind == 'b', offset, n)
 }
 
 // ReadString decodes up to n bytes, from an offset, of the body of a JSON string

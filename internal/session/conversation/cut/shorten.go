@@ -1,4 +1,4 @@
-package jsonl
+package cut
 
 import (
 	"bytes"
@@ -23,12 +23,12 @@ const (
 	dataPrefix = 64
 )
 
-// errLine says that a line is too large in too many small pieces.
-var errLine = errors.New("the record is too large")
+// ErrLarge says that a value is too large in too many small pieces.
+var ErrLarge = errors.New("the record is too large")
 
-// A cut is a string of a line that was shortened: where its body stands in the
+// A place is that of a string of a line that was shortened: where its body stands in the
 // file, quotes excluded.
-type cut struct{ start, length int64 }
+type place struct{ start, length int64 }
 
 // shortener copies one JSON value with long strings cut, in one pass and bounded
 // memory, so that what is decoded afterwards is small however long the line is.
@@ -36,7 +36,7 @@ type cut struct{ start, length int64 }
 type shortener struct {
 	mark string // ends a cut string: unguessable, so that no transcript forges it
 	out  []byte
-	cuts []cut
+	cuts []place
 
 	open []int // where the containers that are open begin in out
 	skip int   // depth within a container that is left out
@@ -125,7 +125,7 @@ func (s *shortener) step(c byte, pos int64) error {
 // bound leaves out the innermost container once the line has grown too large.
 func (s *shortener) bound() error {
 	if len(s.out) > hardLine || len(s.open) > 1000 {
-		return errLine
+		return ErrLarge
 	}
 	if len(s.out) > softLine && s.skip == 0 && len(s.open) > 1 {
 		last := len(s.open) - 1
@@ -201,10 +201,10 @@ func (s *shortener) endText(pos int64) error {
 	}
 	if s.cutting {
 		if len(s.cuts) == maxCuts {
-			return errLine
+			return ErrLarge
 		}
 		s.out = append(append(s.out, s.mark...), strconv.Itoa(len(s.cuts))...)
-		s.cuts = append(s.cuts, cut{s.raw, pos - s.raw})
+		s.cuts = append(s.cuts, place{s.raw, pos - s.raw})
 		s.cutting = false
 	}
 	s.put('"')
