@@ -8,7 +8,7 @@ import { gzipSync } from "node:zlib";
 // Names that the core alone uses, shortened in what is shipped. None of them is
 // in an option, the status, a receipt, a channel, a profile or the DOM.
 const hidden = [
-  ..."start opened inbound sent pause wake tick probes dead".split(" "), // Judge, Effects
+  ..."start opened inbound sent pause wake tick stop probes dead next".split(" "), // Judge, Effects
   ..."rule evidence probed decided reprieve beaten".split(" "), // its tracks
   ..."retire connect phase fail drain due".split(" "), // Funnel, Action
   ..."connected expire receipt item text".split(" "), // Outbox, Item

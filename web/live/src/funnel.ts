@@ -172,7 +172,7 @@ export const createFunnel = (o: FunnelOptions): Funnel => {
     fail: event((now, failure: Failure) => {
       const { code = 1006, reason = "", after = 0 } = failure;
       const stable = phase == "up" && now.mono - readyAt >= STABLE_AFTER;
-      const drained = FULL ? more.drainAt - now.mono : 0;
+      const drained = FULL && more.drainAt - now.mono;
       let is = classOf(profile, code);
       why = failure;
       retire();
@@ -194,7 +194,7 @@ export const createFunnel = (o: FunnelOptions): Funnel => {
         now,
         Math.max(
           // A delay that the close names is newer than what a drain said.
-          asked ?? Math.max(delay, drained),
+          asked ?? (drained ? Math.max(delay, drained) : delay),
           is == "later" ? LATER_MIN : 0,
           Math.min(after, MAX_PEER_DELAY),
         ),
