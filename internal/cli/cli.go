@@ -46,15 +46,11 @@ type commands struct {
 	Join    reach.Join    `cmd:"" group:"devices" help:"Pair this computer with a machine."`
 	Devices reach.Devices `cmd:"" group:"devices" help:"List or revoke the devices that may enter."`
 
-	SSH       reach.SSH        `cmd:"" name:"ssh" group:"use" help:"Log in to a paired machine with OpenSSH."`
-	Proxy     reach.Proxy      `cmd:"" group:"use" help:"Connect standard input and output to a machine (for ProxyCommand)."`
-	SSHConfig reach.SSHConfig  `cmd:"" name:"ssh-config" group:"use" help:"Print OpenSSH configuration for the paired machines."`
-	Sessions  sessions.List    `cmd:"" group:"sessions" help:"List what runs on the machines, what waits for you first."`
-	Show      sessions.Show    `cmd:"" group:"sessions" help:"Print the conversation of a session, or its scrollback."`
-	Attach    sessions.Attach  `cmd:"" group:"sessions" help:"Show a session in this terminal."`
-	Reply     sessions.Reply   `cmd:"" group:"sessions" help:"Type a text into a session and send it."`
-	Approve   sessions.Approve `cmd:"" group:"sessions" help:"Answer the dialog of a session."`
-	Hooks     hooks.Hooks      `cmd:"" group:"sessions" help:"Let coding tools tell what they do."`
+	SSH               reach.SSH       `cmd:"" name:"ssh" group:"use" help:"Log in to a paired machine with OpenSSH."`
+	Proxy             reach.Proxy     `cmd:"" group:"use" help:"Connect standard input and output to a machine (for ProxyCommand)."`
+	SSHConfig         reach.SSHConfig `cmd:"" name:"ssh-config" group:"use" help:"Print OpenSSH configuration for the paired machines."`
+	sessions.Commands `embed:""`
+	Hooks             hooks.Hooks `cmd:"" group:"sessions" help:"Let coding tools tell what they do."`
 
 	Machines   machines.Machines `cmd:"" group:"use" help:"List machines and whether a device could get in."`
 	Doctor     reach.Doctor      `cmd:"" group:"use" help:"Find out at which layer a machine cannot be reached."`

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/term"
 
+	"holdfast/internal/cli/sessions/source"
 	"holdfast/internal/console"
 	"holdfast/internal/session"
 	"holdfast/internal/session/proto"
@@ -23,7 +24,7 @@ const tries = 3
 
 // Reply types a text into a session and sends it.
 type Reply struct {
-	where
+	source.Flags
 	Append  bool   `help:"Type behind what stands in the input box, instead of refusing."`
 	Secret  bool   `help:"The text is a password: read it from the terminal without echo, or from standard input."`
 	Session string `arg:"" name:"session" help:"Session: [MACHINE/]ID or [MACHINE/]NAME."`
@@ -52,12 +53,12 @@ func (c *Reply) Run(ctx context.Context, a *console.App) error {
 	if c.Secret && text != "" && text != "-" {
 		return &console.Failure{Code: console.ExitUsage, Err: errors.New("a password does not belong on a command line"), Hint: "leave it out to be asked, or give - and pipe it in"}
 	}
-	t, err := c.find(ctx, a, c.Session)
+	t, err := c.Find(ctx, a, c.Session)
 	if err != nil {
 		return err
 	}
-	defer t.close()
-	waits := t.session.Status
+	defer t.Close()
+	waits := t.Session.Status
 	ask := c.Secret || waits.State == session.Waiting && waits.Kind == session.Password
 	secret := c.Secret
 	switch {
@@ -67,7 +68,7 @@ func (c *Reply) Run(ctx context.Context, a *console.App) error {
 		}
 		secret = ask
 	case text == "" && ask && term.IsTerminal(int(a.In.Fd())):
-		fmt.Fprintf(a.Err, "Password for %s: ", t.name())
+		fmt.Fprintf(a.Err, "Password for %s: ", t.Name())
 		b, err := term.ReadPassword(int(a.In.Fd()))
 		fmt.Fprintln(a.Err)
 		if err != nil {
@@ -77,7 +78,7 @@ func (c *Reply) Run(ctx context.Context, a *console.App) error {
 	case text == "":
 		return &console.Failure{Code: console.ExitUsage, Err: errors.New("nothing to reply"), Hint: "give TEXT, or - to read it from standard input"}
 	}
-	r := proto.Reply{Session: t.session.ID, Key: rand.Text(), Text: text, Append: c.Append, Secret: secret}
+	r := proto.Reply{Session: t.Session.ID, Key: rand.Text(), Text: text, Append: c.Append, Secret: secret}
 	return act(ctx, a, t, proto.OpReply, r)
 }
 
@@ -95,7 +96,7 @@ func readAll(in io.Reader) (string, error) {
 
 // act makes a request that types, again on a new connection where the first one
 // broke, and prints what came of it.
-func act(ctx context.Context, a *console.App, t target, op proto.Op, request any) error {
+func act(ctx context.Context, a *console.App, t source.Target, op proto.Op, request any) error {
 	var o proto.Outcome
 	var err error
 	for try := range tries {
@@ -110,7 +111,7 @@ func act(ctx context.Context, a *console.App, t target, op proto.Op, request any
 			break
 		}
 	}
-	out := result{Machine: t.source.name, Session: t.session.ID, Outcome: o}
+	out := result{Machine: t.Source.Name, Session: t.Session.ID, Outcome: o}
 	var refused *proto.Error
 	if errors.As(err, &refused) {
 		out.State, out.Code, out.Message, out.Dialog = "refused", refused.Code, refused.Message, refused.Dialog
@@ -119,7 +120,7 @@ func act(ctx context.Context, a *console.App, t target, op proto.Op, request any
 				return err
 			}
 		} else if refused.Dialog != nil {
-			printDialog(a.Note, refused.Dialog)
+			source.PrintDialog(a.Note, refused.Dialog)
 		}
 		return refusal(refused, t)
 	}
@@ -132,31 +133,31 @@ func act(ctx context.Context, a *console.App, t target, op proto.Op, request any
 		}
 	}
 	if o.State != proto.Accepted {
-		return &console.Failure{Code: console.ExitFailed, Err: fmt.Errorf("not confirmed: %s", plain(o.Reason, 1000)), Hint: "holdfast attach " + t.name() + " shows the terminal"}
+		return &console.Failure{Code: console.ExitFailed, Err: fmt.Errorf("not confirmed: %s", source.Plain(o.Reason, 1000)), Hint: "holdfast attach " + t.Name() + " shows the terminal"}
 	}
 	if !a.JSON {
-		a.Say("accepted: %s", plain(o.Evidence, 1000))
+		a.Say("accepted: %s", source.Plain(o.Evidence, 1000))
 		if o.Dialog != nil {
 			a.Say("\nit asks:")
-			printDialog(a.Say, o.Dialog)
+			source.PrintDialog(a.Say, o.Dialog)
 		}
 	}
 	return nil
 }
 
-func once(ctx context.Context, t target, again bool, op proto.Op, request any) (proto.Outcome, error) {
-	l := t.link
+func once(ctx context.Context, t source.Target, again bool, op proto.Op, request any) (proto.Outcome, error) {
+	l := t.Link
 	if again {
 		var err error
-		if l, err = t.source.open(ctx, false); err != nil {
+		if l, err = t.Source.Open(ctx, false); err != nil {
 			return proto.Outcome{}, err
 		}
-		defer l.close()
+		defer l.Close()
 	}
 	var o proto.Outcome
 	if err := l.Call(ctx, op, request, &o, nil); err != nil {
-		if l.Err() != nil && l.why() != nil {
-			err = l.why()
+		if l.Err() != nil && l.Why() != nil {
+			err = l.Why()
 		}
 		return proto.Outcome{}, err
 	}
@@ -164,31 +165,31 @@ func once(ctx context.Context, t target, again bool, op proto.Op, request any) (
 }
 
 // refusal says what to do about a refused request.
-func refusal(e *proto.Error, t target) error {
-	f := &console.Failure{Code: console.ExitFailed, Err: fmt.Errorf("refused: %s", plain(e.Message, 1000))}
+func refusal(e *proto.Error, t source.Target) error {
+	f := &console.Failure{Code: console.ExitFailed, Err: fmt.Errorf("refused: %s", source.Plain(e.Message, 1000))}
 	switch e.Code {
 	case proto.CodeDialogOpen:
-		f.Hint = "holdfast approve " + t.name() + " answers it"
+		f.Hint = "holdfast approve " + t.Name() + " answers it"
 	case proto.CodeDialogChanged:
-		f.Hint = "look again: holdfast approve " + t.name()
+		f.Hint = "look again: holdfast approve " + t.Name()
 	case proto.CodeComposer:
-		f.Err = fmt.Errorf("refused: %s: %q", plain(e.Message, 1000), plain(e.Text, 400))
-		f.Hint = "--append types behind it; holdfast attach " + t.name() + " shows the terminal"
+		f.Err = fmt.Errorf("refused: %s: %q", source.Plain(e.Message, 1000), source.Plain(e.Text, 400))
+		f.Hint = "--append types behind it; holdfast attach " + t.Name() + " shows the terminal"
 	case proto.CodePassword:
-		f.Hint = "holdfast reply --secret " + t.name() + " asks for it without echo"
+		f.Hint = "holdfast reply --secret " + t.Name() + " asks for it without echo"
 	case proto.CodeNoOption:
 		f.Hint = "--option ID chooses one of those shown"
 	case proto.CodeUnknownOp:
 		f.Hint = "update holdfast on the machine"
 	case proto.CodeNoComposer, proto.CodeUnclear:
-		f.Hint = "holdfast attach " + t.name() + " shows the terminal"
+		f.Hint = "holdfast attach " + t.Name() + " shows the terminal"
 	}
 	return f
 }
 
 // Approve answers the dialog of a session.
 type Approve struct {
-	where
+	source.Flags
 	Dialog  string `name:"dialog" placeholder:"DIGEST" help:"Digest of the dialog to answer, as holdfast sessions --json prints it."`
 	Option  string `name:"option" placeholder:"ID" help:"Choose this option instead of the one that approves."`
 	Deny    bool   `name:"deny" help:"Choose the option that denies."`
@@ -210,16 +211,16 @@ func (c *Approve) Run(ctx context.Context, a *console.App) error {
 	if c.Dialog == "" && !asks {
 		return &console.Failure{Code: console.ExitUsage, Err: errors.New("an approval without --dialog needs a terminal, on which the dialog is read"), Hint: "holdfast sessions --json prints each dialog with its digest; give that as --dialog DIGEST"}
 	}
-	t, err := c.find(ctx, a, c.Session)
+	t, err := c.Find(ctx, a, c.Session)
 	if err != nil {
 		return err
 	}
-	defer t.close()
-	r := proto.Approve{Session: t.session.ID, Digest: c.Dialog, Option: c.Option, Key: rand.Text()}
+	defer t.Close()
+	r := proto.Approve{Session: t.Session.ID, Digest: c.Dialog, Option: c.Option, Key: rand.Text()}
 	if c.Dialog == "" {
-		d := t.session.Status.Dialog
+		d := t.Session.Status.Dialog
 		if d == nil {
-			return &console.Failure{Code: console.ExitFailed, Err: fmt.Errorf("no dialog is open in %s: it is %s", t.name(), stateWords(t.session.Status)), Hint: "holdfast show " + t.name() + " shows the conversation"}
+			return &console.Failure{Code: console.ExitFailed, Err: fmt.Errorf("no dialog is open in %s: it is %s", t.Name(), source.StateWords(t.Session.Status)), Hint: "holdfast show " + t.Name() + " shows the conversation"}
 		}
 		r.Digest = d.Digest
 		if err := c.ask(a, t, d, &r); err != nil {
@@ -236,10 +237,10 @@ func (c *Approve) Run(ctx context.Context, a *console.App) error {
 }
 
 // ask shows a dialog and lets the person choose.
-func (c *Approve) ask(a *console.App, t target, d *session.Dialog, r *proto.Approve) error {
+func (c *Approve) ask(a *console.App, t source.Target, d *session.Dialog, r *proto.Approve) error {
 	say := func(format string, args ...any) { fmt.Fprintf(a.Err, format+"\n", args...) }
-	say("%s  (%s, %s)\n", t.name(), plain(t.session.Tool, 40), evidence(t.session.Status, time.Now()))
-	printDialog(say, d)
+	say("%s  (%s, %s)\n", t.Name(), source.Plain(t.Session.Tool, 40), source.Evidence(t.Session.Status, time.Now()))
+	source.PrintDialog(say, d)
 	if c.Deny || c.Option != "" {
 		fmt.Fprint(a.Err, "\nSend this answer? [y/N] ")
 		switch strings.ToLower(readLine(a.In)) {

@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"holdfast/internal/cli/reach"
+	"holdfast/internal/cli/sessions/source"
 	"holdfast/internal/client"
 	"holdfast/internal/console"
 	"holdfast/internal/session/proto"
@@ -18,7 +19,7 @@ import (
 
 // Attach shows a session in this terminal.
 type Attach struct {
-	where
+	source.Flags
 	Fit     bool   `help:"Let the size of this terminal count, also for others who look at the session."`
 	Session string `arg:"" name:"session" help:"Session: [MACHINE/]ID or [MACHINE/]NAME."`
 }
@@ -35,12 +36,12 @@ func (c *Attach) Run(ctx context.Context, a *console.App) error {
 	if err != nil {
 		return err
 	}
-	t, err := c.find(ctx, a, c.Session)
+	t, err := c.Find(ctx, a, c.Session)
 	if err != nil {
 		return err
 	}
 	args, err := attachCommand(ctx, a, c.Connection, dir, t, c.Fit)
-	t.close() // before this process becomes another
+	t.Close() // before this process becomes another
 	if err != nil {
 		return err
 	}
@@ -49,7 +50,7 @@ func (c *Attach) Run(ctx context.Context, a *console.App) error {
 		return &console.Failure{Code: console.ExitFailed, Err: fmt.Errorf("%s is not on the PATH", args[0]), Hint: "install it"}
 	}
 	env := a.Environ
-	if t.source.machine == nil {
+	if t.Source.Machine == nil {
 		env = withoutTmux(env)
 	}
 	if err := syscall.Exec(path, args, env); err != nil {
@@ -59,9 +60,9 @@ func (c *Attach) Run(ctx context.Context, a *console.App) error {
 }
 
 // attachCommand is what shows a session in this terminal.
-func attachCommand(ctx context.Context, a *console.App, conn console.Connection, dir state.Dir, t target, fit bool) ([]string, error) {
+func attachCommand(ctx context.Context, a *console.App, conn console.Connection, dir state.Dir, t source.Target, fit bool) ([]string, error) {
 	var at proto.Attach
-	if err := t.link.Call(ctx, proto.OpAttach, proto.On{Session: t.session.ID}, &at, nil); err != nil {
+	if err := t.Link.Call(ctx, proto.OpAttach, proto.On{Session: t.Session.ID}, &at, nil); err != nil {
 		var refused *proto.Error
 		if errors.As(err, &refused) {
 			return nil, refusal(refused, t)
@@ -75,7 +76,7 @@ func attachCommand(ctx context.Context, a *console.App, conn console.Connection,
 	if len(args) == 0 {
 		return nil, errors.New("the machine did not say how to attach")
 	}
-	m := t.source.machine
+	m := t.Source.Machine
 	if m == nil {
 		return args, nil
 	}

@@ -15,13 +15,23 @@ import (
 
 	"golang.org/x/term"
 
+	"holdfast/internal/cli/sessions/source"
 	"holdfast/internal/console"
 	"holdfast/internal/session"
 )
 
+// Commands are the commands of this package.
+type Commands struct {
+	Sessions List    `cmd:"" group:"sessions" help:"List what runs on the machines, what waits for you first."`
+	Show     Show    `cmd:"" group:"sessions" help:"Print the conversation of a session, or its scrollback."`
+	Attach   Attach  `cmd:"" group:"sessions" help:"Show a session in this terminal."`
+	Reply    Reply   `cmd:"" group:"sessions" help:"Type a text into a session and send it."`
+	Approve  Approve `cmd:"" group:"sessions" help:"Answer the dialog of a session."`
+}
+
 // List lists the sessions of machines.
 type List struct {
-	where
+	source.Flags
 	Watch   bool   `help:"Go on, with live changes; on a terminal as a full-screen list."`
 	Waiting bool   `help:"Only those that wait for you."`
 	Stdio   bool   `name:"stdio" help:"Speak the sessions protocol on standard input and output, for this computer."`
@@ -46,13 +56,6 @@ type gone struct {
 	Gone    session.ID `json:"gone"`
 }
 
-// away is a machine that cannot be reached, as --json prints it.
-type away struct {
-	Machine string     `json:"machine,omitempty"`
-	Error   string     `json:"error"`
-	Seen    *time.Time `json:"seen,omitempty"` // when it last answered this computer
-}
-
 // Run lists the sessions once, or goes on with it.
 func (c *List) Run(ctx context.Context, a *console.App) error {
 	if c.Stdio {
@@ -61,7 +64,7 @@ func (c *List) Run(ctx context.Context, a *console.App) error {
 		}
 		return stdio(ctx, a)
 	}
-	sources, err := c.sources(a, c.Machine)
+	sources, err := c.Sources(a, c.Machine)
 	if err != nil {
 		return err
 	}
@@ -72,30 +75,30 @@ func (c *List) Run(ctx context.Context, a *console.App) error {
 	if err != nil {
 		return err
 	}
-	seen := openSeen(dir)
-	all := collect(ctx, sources)
-	defer hangUp(all, nil)
+	seen := source.OpenSeen(dir)
+	all := source.Collect(ctx, sources)
+	defer source.HangUp(all, nil)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	var list []named
+	var list []source.Named
 	var failed error
 	answered := 0
 	for _, f := range all {
-		if f.err != nil {
-			failed = errors.Join(failed, f.err)
+		if f.Err != nil {
+			failed = errors.Join(failed, f.Err)
 			continue
 		}
 		answered++
-		seen.note(f.source, time.Now())
-		for _, s := range f.sessions {
+		seen.Note(f.Source, time.Now())
+		for _, s := range f.Sessions {
 			if !c.Waiting || s.Status.State == session.Waiting {
-				list = append(list, named{f.source.name, s})
+				list = append(list, source.Named{Machine: f.Source.Name, Session: s})
 			}
 		}
 	}
-	seen.save()
-	sorted(list)
+	seen.Save()
+	source.Sort(list)
 	if err := c.print(a, list, all, seen); err != nil {
 		return err
 	}
@@ -105,31 +108,31 @@ func (c *List) Run(ctx context.Context, a *console.App) error {
 	return nil
 }
 
-func (c *List) print(a *console.App, list []named, all []found, seen *seenFile) error {
+func (c *List) print(a *console.App, list []source.Named, all []source.Found, seen *source.Seen) error {
 	now := time.Now()
 	if a.JSON {
 		for _, s := range list {
-			if err := a.Emit(line{s.machine, s.Session}); err != nil {
+			if err := a.Emit(line{s.Machine, s.Session}); err != nil {
 				return err
 			}
 		}
 		for _, f := range all {
-			if f.err != nil {
-				if err := a.Emit(seen.away(f.source, f.err)); err != nil {
+			if f.Err != nil {
+				if err := a.Emit(seen.Away(f.Source, f.Err)); err != nil {
 					return err
 				}
 			}
 		}
 		return nil
 	}
-	console.Table(a.Out, rows(list, now))
+	source.Table(a.Out, source.Rows(list, now))
 	reachable := 0
 	for _, f := range all {
-		if f.err == nil {
+		if f.Err == nil {
 			reachable++
 			continue
 		}
-		a.Say("not reached: %s", awayWords(seen.away(f.source, f.err), now))
+		a.Say("not reached: %s", seen.Away(f.Source, f.Err).Words(now))
 	}
 	if len(list) == 0 && reachable > 0 {
 		if c.Waiting {
@@ -141,22 +144,13 @@ func (c *List) print(a *console.App, list []named, all []found, seen *seenFile) 
 	return nil
 }
 
-// awayWords is a machine that cannot be reached, for a person.
-func awayWords(m away, now time.Time) string {
-	s := orHere(m.Machine)
-	if m.Seen != nil {
-		s += " (last reached " + console.Ago(*m.Seen, now) + ")"
-	}
-	return s + ": " + m.Error
-}
-
 // stdio joins standard input and output to this computer's side of the protocol.
 func stdio(ctx context.Context, a *console.App) error {
 	dir, err := a.Dir()
 	if err != nil {
 		return err
 	}
-	stream, err := ownStream(ctx, a, dir)
+	stream, err := source.Own(ctx, a, dir)
 	if err != nil {
 		return err
 	}
@@ -174,14 +168,14 @@ func stdio(ctx context.Context, a *console.App) error {
 		stream.Close()
 	}()
 	_, err = io.Copy(a.Out, stream)
-	if ctx.Err() != nil || errors.Is(err, io.ErrClosedPipe) || closed(err) {
+	if ctx.Err() != nil || errors.Is(err, io.ErrClosedPipe) || source.Closed(err) {
 		return nil
 	}
 	return err
 }
 
 // watch follows all sources.
-func (c *List) watch(ctx context.Context, a *console.App, sources []source) error {
+func (c *List) watch(ctx context.Context, a *console.App, sources []source.Source) error {
 	if !a.JSON && term.IsTerminal(int(a.Out.Fd())) && term.IsTerminal(int(a.In.Fd())) {
 		return c.screen(ctx, a, sources)
 	}
@@ -189,28 +183,28 @@ func (c *List) watch(ctx context.Context, a *console.App, sources []source) erro
 	if err != nil {
 		return err
 	}
-	seen := openSeen(dir)
-	defer seen.save()
+	seen := source.OpenSeen(dir)
+	defer seen.Save()
 	printed := map[string]map[session.ID]string{}
-	for u := range follow(ctx, sources) {
+	for u := range source.Follow(ctx, sources) {
 		now := time.Now()
-		if u.err != nil {
-			m := seen.away(u.source, u.err)
+		if u.Err != nil {
+			m := seen.Away(u.Source, u.Err)
 			if a.JSON {
 				err = a.Emit(m)
 			} else {
-				a.Say("%s  not reached: %s", now.Local().Format("15:04:05"), awayWords(m, now))
+				a.Say("%s  not reached: %s", now.Local().Format("15:04:05"), m.Words(now))
 			}
 			if err != nil {
 				return err
 			}
 			continue
 		}
-		seen.note(u.source, now)
-		last := printed[u.source.name]
+		seen.Note(u.Source, now)
+		last := printed[u.Source.Name]
 		if last == nil {
 			last = map[session.ID]string{}
-			printed[u.source.name] = last
+			printed[u.Source.Name] = last
 		}
 		if err := c.changes(a, u, last, now); err != nil {
 			return err
@@ -220,10 +214,10 @@ func (c *List) watch(ctx context.Context, a *console.App, sources []source) erro
 }
 
 // changes prints what is new in an update.
-func (c *List) changes(a *console.App, u update, last map[session.ID]string, now time.Time) error {
-	var list []named
+func (c *List) changes(a *console.App, u source.Update, last map[session.ID]string, now time.Time) error {
+	var list []source.Named
 	there := map[session.ID]bool{}
-	for _, s := range u.sessions {
+	for _, s := range u.Sessions {
 		if c.Waiting && s.Status.State != session.Waiting {
 			continue
 		}
@@ -233,21 +227,21 @@ func (c *List) changes(a *console.App, u update, last map[session.ID]string, now
 			continue
 		}
 		last[s.ID] = key
-		list = append(list, named{u.source.name, s})
+		list = append(list, source.Named{Machine: u.Source.Name, Session: s})
 	}
-	sorted(list)
+	source.Sort(list)
 	if a.JSON {
 		for _, s := range list {
-			if err := a.Emit(line{s.machine, s.Session}); err != nil {
+			if err := a.Emit(line{s.Machine, s.Session}); err != nil {
 				return err
 			}
 		}
 	} else {
-		table := rows(list, now)
+		table := source.Rows(list, now)
 		for i := range table {
 			table[i] = slices.Insert(table[i], 0, now.Local().Format("15:04:05"))
 		}
-		console.Table(a.Out, table)
+		source.Table(a.Out, table)
 	}
 	for id := range last {
 		if there[id] {
@@ -255,14 +249,14 @@ func (c *List) changes(a *console.App, u update, last map[session.ID]string, now
 		}
 		delete(last, id)
 		if a.JSON {
-			if err := a.Emit(gone{u.source.name, id}); err != nil {
+			if err := a.Emit(gone{u.Source.Name, id}); err != nil {
 				return err
 			}
 			continue
 		}
 		name := string(id)
-		if u.source.name != "" {
-			name = u.source.name + "/" + name
+		if u.Source.Name != "" {
+			name = u.Source.Name + "/" + name
 		}
 		word := "gone"
 		if c.Waiting {

@@ -12,6 +12,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
+	"holdfast/internal/cli/sessions/source"
 	"holdfast/internal/console"
 	"holdfast/internal/session"
 	"holdfast/internal/session/proto"
@@ -26,10 +27,10 @@ type model struct {
 	ctx  context.Context
 	app  *console.App
 	list *List
-	seen *seenFile
+	seen *source.Seen
 
-	machines map[string]update
-	rows     []named
+	machines map[string]source.Update
+	rows     []source.Named
 	at       int        // the chosen row
 	on       session.ID // the chosen session, which keeps the choice when rows move
 	onName   string
@@ -66,21 +67,21 @@ type (
 )
 
 // screen runs the full-screen list.
-func (c *List) screen(ctx context.Context, a *console.App, sources []source) error {
+func (c *List) screen(ctx context.Context, a *console.App, sources []source.Source) error {
 	dir, err := a.Dir()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	m := &model{ctx: ctx, app: a, list: c, seen: openSeen(dir), machines: map[string]update{}, width: 80, height: 24}
-	defer m.seen.save()
+	m := &model{ctx: ctx, app: a, list: c, seen: source.OpenSeen(dir), machines: map[string]source.Update{}, width: 80, height: 24}
+	defer m.seen.Save()
 	p := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(a.In), tea.WithOutput(a.Out), tea.WithEnvironment(a.Environ), tea.WithoutSignalHandler())
 	done := make(chan struct{})
 	// Ends with ctx, which ends the updates; waited for below.
 	go func() {
 		defer close(done)
-		for u := range follow(ctx, sources) {
+		for u := range source.Follow(ctx, sources) {
 			p.Send(u)
 		}
 	}()
@@ -103,11 +104,11 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
 		m.width, m.height = msg.Width, msg.Height
-	case update:
-		if msg.err == nil {
-			m.seen.note(msg.source, time.Now())
+	case source.Update:
+		if msg.Err == nil {
+			m.seen.Note(msg.Source, time.Now())
 		}
-		m.machines[msg.source.name] = msg
+		m.machines[msg.Source.Name] = msg
 		m.arrange()
 	case tickMsg:
 		return m, tick()
@@ -132,15 +133,15 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 func (m *model) arrange() {
 	m.rows = nil
 	for name, u := range m.machines {
-		for _, s := range u.sessions {
+		for _, s := range u.Sessions {
 			if !m.list.Waiting || s.Status.State == session.Waiting {
-				m.rows = append(m.rows, named{name, s})
+				m.rows = append(m.rows, source.Named{Machine: name, Session: s})
 			}
 		}
 	}
-	sorted(m.rows)
+	source.Sort(m.rows)
 	for i, r := range m.rows {
-		if r.ID == m.on && r.machine == m.onName {
+		if r.ID == m.on && r.Machine == m.onName {
 			m.at = i
 			return
 		}
@@ -151,18 +152,18 @@ func (m *model) arrange() {
 func (m *model) move(by int) {
 	m.at = max(0, min(m.at+by, len(m.rows)-1))
 	if m.at < len(m.rows) {
-		m.on, m.onName = m.rows[m.at].ID, m.rows[m.at].machine
+		m.on, m.onName = m.rows[m.at].ID, m.rows[m.at].Machine
 	}
 }
 
 // chosen is the session that keys are about.
-func (m *model) chosen() (target, *link, bool) {
+func (m *model) chosen() (source.Target, *source.Link, bool) {
 	if m.at >= len(m.rows) {
-		return target{}, nil, false
+		return source.Target{}, nil, false
 	}
 	r := m.rows[m.at]
-	u := m.machines[r.machine]
-	return target{u.source, r.Session, u.link}, u.link, true
+	u := m.machines[r.Machine]
+	return source.Target{Source: u.Source, Session: r.Session, Link: u.Link}, u.Link, true
 }
 
 func (m *model) key(k tea.KeyPressMsg) tea.Cmd {
@@ -230,8 +231,8 @@ func (m *model) writeKey(k tea.KeyPressMsg) tea.Cmd {
 		if !ok {
 			return nil
 		}
-		secret := t.session.Status.Kind == session.Password && t.session.Status.State == session.Waiting
-		return m.act(t, l, proto.OpReply, proto.Reply{Session: t.session.ID, Key: rand.Text(), Text: text, Secret: secret})
+		secret := t.Session.Status.Kind == session.Password && t.Session.Status.State == session.Waiting
+		return m.act(t, l, proto.OpReply, proto.Reply{Session: t.Session.ID, Key: rand.Text(), Text: text, Secret: secret})
 	case "backspace":
 		if n := len(m.input); n > 0 {
 			m.input = m.input[:n-1]
@@ -253,14 +254,14 @@ func (m *model) choose() {
 	if !ok {
 		return
 	}
-	d := t.session.Status.Dialog
+	d := t.Session.Status.Dialog
 	if d == nil || len(d.Options) == 0 {
 		m.note = "no dialog is open there"
 		return
 	}
 	m.mode, m.options, m.digest, m.note = choosing, d.Options, d.Digest, ""
 	m.detail = nil
-	printDialog(func(format string, args ...any) {
+	source.PrintDialog(func(format string, args ...any) {
 		m.detail = append(m.detail, strings.Split(fmt.Sprintf(format, args...), "\n")...)
 	}, d)
 }
@@ -277,7 +278,7 @@ func (m *model) chooseKey(k tea.KeyPressMsg) tea.Cmd {
 			if !ok {
 				return nil
 			}
-			return m.act(t, l, proto.OpApprove, proto.Approve{Session: t.session.ID, Digest: m.digest, Option: o.ID, Key: rand.Text()})
+			return m.act(t, l, proto.OpApprove, proto.Approve{Session: t.Session.ID, Digest: m.digest, Option: o.ID, Key: rand.Text()})
 		}
 	}
 	return nil
@@ -285,12 +286,12 @@ func (m *model) chooseKey(k tea.KeyPressMsg) tea.Cmd {
 
 // act makes a request over the connection that is open, and tells what came of
 // it.
-func (m *model) act(t target, l *link, op proto.Op, request any) tea.Cmd {
+func (m *model) act(t source.Target, l *source.Link, op proto.Op, request any) tea.Cmd {
 	if l == nil {
-		m.note = t.name() + " is not reached now; nothing was sent"
+		m.note = t.Name() + " is not reached now; nothing was sent"
 		return nil
 	}
-	m.note = "sent to " + t.name() + " …"
+	m.note = "sent to " + t.Name() + " …"
 	return func() tea.Msg {
 		var o proto.Outcome
 		err := l.Call(m.ctx, op, request, &o, nil)
@@ -301,11 +302,11 @@ func (m *model) act(t target, l *link, op proto.Op, request any) tea.Cmd {
 			if errors.As(err, &refused) {
 				f = console.Explain(refusal(refused, t))
 			}
-			return noteMsg(t.name() + ": " + plain(f.Err.Error(), 400))
+			return noteMsg(t.Name() + ": " + source.Plain(f.Err.Error(), 400))
 		case o.State != proto.Accepted:
-			return noteMsg(t.name() + ": not confirmed: " + plain(o.Reason, 400))
+			return noteMsg(t.Name() + ": not confirmed: " + source.Plain(o.Reason, 400))
 		}
-		return noteMsg(t.name() + ": accepted: " + plain(o.Evidence, 400))
+		return noteMsg(t.Name() + ": accepted: " + source.Plain(o.Evidence, 400))
 	}
 }
 
@@ -315,10 +316,10 @@ func (m *model) refresh() tea.Cmd {
 		return nil
 	}
 	return func() tea.Msg {
-		if err := l.Call(m.ctx, proto.OpRefresh, proto.Refresh{Session: t.session.ID}, nil, nil); err != nil {
-			return noteMsg(plain(err.Error(), 400))
+		if err := l.Call(m.ctx, proto.OpRefresh, proto.Refresh{Session: t.Session.ID}, nil, nil); err != nil {
+			return noteMsg(source.Plain(err.Error(), 400))
 		}
-		return noteMsg("looked again at " + t.name())
+		return noteMsg("looked again at " + t.Name())
 	}
 }
 
@@ -329,17 +330,17 @@ func (m *model) show() tea.Cmd {
 		return nil
 	}
 	if l == nil {
-		m.note = t.name() + " is not reached now"
+		m.note = t.Name() + " is not reached now"
 		return nil
 	}
 	return func() tea.Msg {
 		lines, err := readSession(m.ctx, t, l)
 		if err != nil {
-			return noteMsg(plain(err.Error(), 400))
+			return noteMsg(source.Plain(err.Error(), 400))
 		}
 		// Only what the person is shown counts as seen; a failure shows at once.
-		if err := l.Call(m.ctx, proto.OpSeen, proto.On{Session: t.session.ID}, nil, nil); err != nil {
-			return noteMsg(plain(err.Error(), 400))
+		if err := l.Call(m.ctx, proto.OpSeen, proto.On{Session: t.Session.ID}, nil, nil); err != nil {
+			return noteMsg(source.Plain(err.Error(), 400))
 		}
 		return detailMsg(lines)
 	}
@@ -352,19 +353,19 @@ func (m *model) attach() tea.Cmd {
 		return nil
 	}
 	if l == nil {
-		m.note = t.name() + " is not reached now"
+		m.note = t.Name() + " is not reached now"
 		return nil
 	}
 	return func() tea.Msg {
 		dir, err := m.app.Dir()
 		if err != nil {
-			return noteMsg(plain(err.Error(), 400))
+			return noteMsg(source.Plain(err.Error(), 400))
 		}
 		args, err := attachCommand(m.ctx, m.app, m.list.Connection, dir, t, false)
 		if err != nil {
-			return noteMsg(plain(err.Error(), 400))
+			return noteMsg(source.Plain(err.Error(), 400))
 		}
-		return attachMsg{args, t.source.machine == nil}
+		return attachMsg{args, t.Source.Machine == nil}
 	}
 }
 
@@ -377,7 +378,7 @@ func (m *model) run(msg attachMsg) tea.Cmd {
 	}
 	return tea.ExecProcess(cmd, func(err error) tea.Msg {
 		if err != nil {
-			return noteMsg("the terminal ended: " + plain(err.Error(), 400))
+			return noteMsg("the terminal ended: " + source.Plain(err.Error(), 400))
 		}
 		return noteMsg("")
 	})
@@ -424,11 +425,11 @@ func (m *model) head(now time.Time) string {
 	}
 	head := fmt.Sprintf("%d sessions, %d waiting", len(m.rows), waiting)
 	for _, u := range m.machines {
-		if u.err != nil {
-			head += "   not reached: " + awayWords(m.seen.away(u.source, u.err), now)
+		if u.Err != nil {
+			head += "   not reached: " + m.seen.Away(u.Source, u.Err).Words(now)
 		}
 	}
-	return ansi.NewStyle().Bold().Styled(plain(head, 400))
+	return ansi.NewStyle().Bold().Styled(source.Plain(head, 400))
 }
 
 // table draws the rows around the chosen one.
@@ -436,31 +437,18 @@ func (m *model) table(now time.Time) []string {
 	if len(m.rows) == 0 {
 		return []string{"", "  nothing here yet"}
 	}
-	cells := rows(m.rows, now)
-	widths := make([]int, 6)
-	for _, row := range cells {
-		for i, c := range row {
-			widths[i] = max(widths[i], ansi.StringWidth(c))
-		}
-	}
+	cells := source.Columns(source.Rows(m.rows, now))
 	first := 0
 	if m.at >= m.body() {
 		first = m.at - m.body() + 1
 	}
 	var out []string
 	for i := first; i < len(cells) && len(out) < m.body(); i++ {
-		var b strings.Builder
-		for j, c := range cells[i] {
-			b.WriteString(c)
-			if j < len(cells[i])-1 {
-				b.WriteString(strings.Repeat(" ", widths[j]-ansi.StringWidth(c)+2))
-			}
-		}
-		line := strings.TrimRight(b.String(), " ")
+		line := cells[i]
 		switch r := m.rows[i]; {
 		case i == m.at:
 			line = ansi.NewStyle().Reverse(true).Styled("> " + line)
-		case m.machines[r.machine].err != nil:
+		case m.machines[r.Machine].Err != nil:
 			line = ansi.NewStyle().Faint().Styled("  " + line) // as it was known last
 		case r.Status.State == session.Waiting:
 			line = ansi.NewStyle().Bold().Styled("  " + line)
@@ -479,10 +467,10 @@ func (m *model) foot() []string {
 	case writing:
 		t, _, _ := m.chosen()
 		shown := string(m.input)
-		if t.session.Status.Kind == session.Password {
+		if t.Session.Status.Kind == session.Password {
 			shown = strings.Repeat("*", len(m.input))
 		}
-		return []string{"reply to " + t.name() + ": " + plain(shown, 2000) + "▏", "enter sends   alt+enter new line   esc leaves"}
+		return []string{"reply to " + t.Name() + ": " + source.Plain(shown, 2000) + "▏", "enter sends   alt+enter new line   esc leaves"}
 	case choosing:
 		return []string{note, "the option's own key answers   esc leaves"}
 	case reading:
@@ -492,7 +480,7 @@ func (m *model) foot() []string {
 }
 
 // readSession is the conversation of a session as lines, or its scrollback.
-func readSession(ctx context.Context, t target, l *link) ([]string, error) {
+func readSession(ctx context.Context, t source.Target, l *source.Link) ([]string, error) {
 	lines, err := conversationLines(ctx, t, l)
 	var refused *proto.Error
 	if errors.As(err, &refused) && (refused.Code == proto.CodeNotFound || refused.Code == proto.CodeUnclear) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"holdfast/internal/cli/sessions/source"
 	"holdfast/internal/console"
 	"holdfast/internal/session/conversation"
 	"holdfast/internal/session/conversation/item"
@@ -16,7 +17,7 @@ import (
 
 // Show prints the conversation of a session, or its scrollback.
 type Show struct {
-	where
+	source.Flags
 	Limit      int    `name:"limit" default:"20" placeholder:"N" help:"How many items of the conversation, or lines of the scrollback in tens (default ${default})."`
 	Before     string `name:"before" placeholder:"CURSOR" help:"Items above this cursor, which --json prints with each item."`
 	Search     string `name:"search" placeholder:"TEXT" help:"Only items that hold this text."`
@@ -38,12 +39,12 @@ func (c *Show) Run(ctx context.Context, a *console.App) error {
 	if c.Scrollback && (c.Follow || c.Search != "" || c.Before != "") {
 		return &console.Failure{Code: console.ExitUsage, Err: errors.New("--follow, --search and --before are about a conversation, not the scrollback")}
 	}
-	t, err := c.find(ctx, a, c.Session)
+	t, err := c.Find(ctx, a, c.Session)
 	if err != nil {
 		return err
 	}
-	defer t.close()
-	l := t.link
+	defer t.Close()
+	l := t.Link
 	if c.Scrollback {
 		return c.scrollback(ctx, a, t, l)
 	}
@@ -51,8 +52,8 @@ func (c *Show) Run(ctx context.Context, a *console.App) error {
 	var refused *proto.Error
 	if errors.As(err, &refused) && (refused.Code == proto.CodeNotFound || refused.Code == proto.CodeUnclear) &&
 		!c.Follow && c.Search == "" && c.Before == "" {
-		if t.session.Conversation || refused.Code == proto.CodeUnclear {
-			a.Note("%s; this is the scrollback", plain(refused.Message, 300))
+		if t.Session.Conversation || refused.Code == proto.CodeUnclear {
+			a.Note("%s; this is the scrollback", source.Plain(refused.Message, 300))
 		}
 		return c.scrollback(ctx, a, t, l)
 	}
@@ -62,12 +63,12 @@ func (c *Show) Run(ctx context.Context, a *console.App) error {
 	return err
 }
 
-func (c *Show) conversation(ctx context.Context, a *console.App, t target, l *link) error {
+func (c *Show) conversation(ctx context.Context, a *console.App, t source.Target, l *source.Link) error {
 	if c.Search != "" {
 		return c.search(ctx, a, t, l)
 	}
 	var page conversation.Page
-	r := proto.Page{Session: t.session.ID, Before: c.Before, Limit: c.Limit}
+	r := proto.Page{Session: t.Session.ID, Before: c.Before, Limit: c.Limit}
 	if err := l.Call(ctx, proto.OpConversation, r, &page, nil); err != nil {
 		return err
 	}
@@ -86,7 +87,7 @@ func (c *Show) conversation(ctx context.Context, a *console.App, t target, l *li
 	defer cancel()
 	// Ends with ctx or the follow; its error is waited for below.
 	go func() {
-		failed <- l.Follow(ctx, proto.Follow{Session: t.session.ID, From: string(page.After)}, func(m json.RawMessage) {
+		failed <- l.Follow(ctx, proto.Follow{Session: t.Session.ID, From: string(page.After)}, func(m json.RawMessage) {
 			select {
 			case changes <- m:
 			default: // printing is slower than a tool writes; the end comes all the same
@@ -113,9 +114,9 @@ func (c *Show) conversation(ctx context.Context, a *console.App, t target, l *li
 }
 
 // search prints what holds a text, the newest first.
-func (c *Show) search(ctx context.Context, a *console.App, t target, l *link) error {
+func (c *Show) search(ctx context.Context, a *console.App, t source.Target, l *source.Link) error {
 	var found conversation.Found
-	r := proto.Search{Session: t.session.ID, Query: c.Search, Before: c.Before, Limit: c.Limit}
+	r := proto.Search{Session: t.Session.ID, Query: c.Search, Before: c.Before, Limit: c.Limit}
 	if err := l.Call(ctx, proto.OpSearch, r, &found, nil); err != nil {
 		return err
 	}
@@ -130,7 +131,7 @@ func (c *Show) search(ctx context.Context, a *console.App, t target, l *link) er
 		if !h.Item.Time.IsZero() {
 			when = h.Item.Time.Local().Format("2006-01-02 15:04:05") + "  "
 		}
-		a.Say("%s%s: %s", when, plain(string(h.Item.Kind), 20), plain(h.Snippet, 400))
+		a.Say("%s%s: %s", when, source.Plain(string(h.Item.Kind), 20), source.Plain(h.Snippet, 400))
 	}
 	if !a.JSON && found.Before != "" {
 		a.Note("not everything was searched: --before %s goes on", found.Before)
@@ -159,18 +160,18 @@ func itemText(it conversation.Item) string {
 		item.Interrupted: "interrupted", item.Command: "command", item.Notice: "notice", item.Picture: "image",
 	}[it.Kind]
 	if head == "" {
-		head = plain(string(it.Kind), 20)
+		head = source.Plain(string(it.Kind), 20)
 	}
 	if !it.Time.IsZero() {
 		head = it.Time.Local().Format("2006-01-02 15:04:05") + "  " + head
 	}
 	var b strings.Builder
 	if tool := it.Tool; tool != nil {
-		fmt.Fprintf(&b, "%s  %s %s (%s)", head, plain(tool.Name, 60), plain(tool.Title, 200), plain(string(tool.Status), 20))
+		fmt.Fprintf(&b, "%s  %s %s (%s)", head, source.Plain(tool.Name, 60), source.Plain(tool.Title, 200), source.Plain(string(tool.Status), 20))
 		for _, d := range tool.Diff {
-			fmt.Fprintf(&b, "\n  %s  +%d -%d", plain(d.Path, 200), d.Added, d.Removed)
+			fmt.Fprintf(&b, "\n  %s  +%d -%d", source.Plain(d.Path, 200), d.Added, d.Removed)
 			for _, h := range d.Hunks {
-				b.WriteString("\n" + block(strings.Join(h.Lines, "\n")))
+				b.WriteString("\n" + source.Block(strings.Join(h.Lines, "\n")))
 			}
 		}
 		body(&b, tool.Output)
@@ -179,34 +180,34 @@ func itemText(it conversation.Item) string {
 	b.WriteString(head)
 	body(&b, it.Body)
 	for _, q := range it.Questions {
-		b.WriteString("\n" + block(q.Text))
+		b.WriteString("\n" + source.Block(q.Text))
 		for _, o := range q.Options {
-			b.WriteString("\n    - " + plain(o.Label, 200))
+			b.WriteString("\n    - " + source.Plain(o.Label, 200))
 		}
 		if q.Answer != "" {
-			b.WriteString("\n  answer: " + plain(q.Answer, 400))
+			b.WriteString("\n  answer: " + source.Plain(q.Answer, 400))
 		}
 	}
 	for _, im := range it.Images {
-		fmt.Fprintf(&b, "\n  [image %s %s, %d bytes]", plain(im.MediaType, 40), plain(im.Name, 200), im.Bytes)
+		fmt.Fprintf(&b, "\n  [image %s %s, %d bytes]", source.Plain(im.MediaType, 40), source.Plain(im.Name, 200), im.Bytes)
 	}
 	return b.String()
 }
 
 func body(b *strings.Builder, t conversation.BodyText) {
 	if t.Text != "" {
-		b.WriteString("\n" + block(t.Text))
+		b.WriteString("\n" + source.Block(t.Text))
 	}
 	if t.Blob != "" {
 		fmt.Fprintf(b, "\n  [… %d bytes in all]", t.Bytes)
 	}
 }
 
-func (c *Show) scrollback(ctx context.Context, a *console.App, t target, l *link) error {
+func (c *Show) scrollback(ctx context.Context, a *console.App, t source.Target, l *source.Link) error {
 	var answer struct {
 		Lines []json.RawMessage `json:"lines"`
 	}
-	r := proto.Scrollback{Session: t.session.ID, Lines: min(10*c.Limit, proto.MaxLines)}
+	r := proto.Scrollback{Session: t.Session.ID, Lines: min(10*c.Limit, proto.MaxLines)}
 	if err := l.Call(ctx, proto.OpScrollback, r, &answer, nil); err != nil {
 		var refused *proto.Error
 		if errors.As(err, &refused) {
@@ -231,9 +232,9 @@ func (c *Show) scrollback(ctx context.Context, a *console.App, t target, l *link
 }
 
 // conversationLines are the last items of a conversation, for a screen.
-func conversationLines(ctx context.Context, t target, l *link) ([]string, error) {
+func conversationLines(ctx context.Context, t source.Target, l *source.Link) ([]string, error) {
 	var page conversation.Page
-	if err := l.Call(ctx, proto.OpConversation, proto.Page{Session: t.session.ID}, &page, nil); err != nil {
+	if err := l.Call(ctx, proto.OpConversation, proto.Page{Session: t.Session.ID}, &page, nil); err != nil {
 		return nil, err
 	}
 	var out []string
@@ -244,11 +245,11 @@ func conversationLines(ctx context.Context, t target, l *link) ([]string, error)
 }
 
 // scrollbackLines are the last lines of a terminal, for a screen.
-func scrollbackLines(ctx context.Context, t target, l *link) ([]string, error) {
+func scrollbackLines(ctx context.Context, t source.Target, l *source.Link) ([]string, error) {
 	var answer struct {
 		Lines []scrollback.Row `json:"lines"`
 	}
-	if err := l.Call(ctx, proto.OpScrollback, proto.Scrollback{Session: t.session.ID}, &answer, nil); err != nil {
+	if err := l.Call(ctx, proto.OpScrollback, proto.Scrollback{Session: t.Session.ID}, &answer, nil); err != nil {
 		return nil, err
 	}
 	var out []string

@@ -1,4 +1,4 @@
-package sessions
+package source
 
 import (
 	"context"
@@ -11,62 +11,62 @@ import (
 	"holdfast/internal/session"
 )
 
-// target is the one session that a command is about.
-type target struct {
-	source  source
-	session session.Session
-	link    *link // open until close
+// A Target is the one session that a command is about.
+type Target struct {
+	Source  Source
+	Session session.Session
+	Link    *Link // open until close
 }
 
-// close ends the connection by which the session was found.
-func (t target) close() { t.link.close() }
+// Close ends the connection by which the session was found.
+func (t Target) Close() { t.Link.Close() }
 
-// name is what the person types for it again.
-func (t target) name() string {
-	if t.source.name == "" {
-		return string(t.session.ID)
+// Name is what the person types for it again.
+func (t Target) Name() string {
+	if t.Source.Name == "" {
+		return string(t.Session.ID)
 	}
-	return t.source.name + "/" + string(t.session.ID)
+	return t.Source.Name + "/" + string(t.Session.ID)
 }
 
-// find resolves S: [MACHINE/]ID, [MACHINE/]NAME, or [MACHINE/]NAME:WINDOW.PANE.
-func (w where) find(ctx context.Context, a *console.App, s string) (target, error) {
+// Find resolves S: [MACHINE/]ID, [MACHINE/]NAME, or [MACHINE/]NAME:WINDOW.PANE.
+func (w Flags) Find(ctx context.Context, a *console.App, s string) (Target, error) {
 	sources, rest, err := w.split(a, s)
 	if err != nil {
-		return target{}, err
+		return Target{}, err
 	}
-	all := collect(ctx, sources)
+	all := Collect(ctx, sources)
 	hits, way := match(all, rest)
 	if len(hits) == 1 {
-		hangUp(all, hits[0].link)
+		HangUp(all, hits[0].Link)
 		return hits[0], nil
 	}
-	hangUp(all, nil)
+	HangUp(all, nil)
 	if len(hits) > 1 {
 		var b strings.Builder
 		for _, h := range hits {
-			fmt.Fprintf(&b, "\n    %s  %s", h.name(), describe(h))
+			fmt.Fprintf(&b, "\n    %s  %s", h.Name(), describe(h))
 		}
-		return target{}, &console.Failure{
+		return Target{}, &console.Failure{
 			Code: console.ExitUsage, Err: fmt.Errorf("%s sessions are %s %q", count(len(hits)), way, s),
 			Hint: "name one of them by its id:" + b.String(),
 		}
 	}
 	var failed error
 	for _, f := range all {
-		if f.err != nil {
-			failed = errors.Join(failed, fmt.Errorf("%s: %w", orHere(f.source.name), f.err))
+		if f.Err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", OrHere(f.Source.Name), f.Err))
 		}
 	}
 	if failed != nil {
 		f := console.Explain(failed)
-		return target{}, &console.Failure{Code: f.Code, Err: fmt.Errorf("no session %q where it could be looked for; %w", s, failed), Hint: f.Hint}
+		return Target{}, &console.Failure{Code: f.Code, Err: fmt.Errorf("no session %q where it could be looked for; %w", s, failed), Hint: f.Hint}
 	}
-	return target{}, &console.Failure{Code: console.ExitFailed, Err: fmt.Errorf("there is no session %q", s), Hint: "holdfast sessions lists them"}
+	return Target{}, &console.Failure{Code: console.ExitFailed, Err: fmt.Errorf("there is no session %q", s), Hint: "holdfast sessions lists them"}
 }
 
 // split takes a machine's name off S, if it begins with one.
-func (w where) split(a *console.App, s string) ([]source, string, error) {
+func (w Flags) split(a *console.App, s string) ([]Source, string, error) {
 	if before, rest, ok := strings.Cut(s, "/"); ok && !w.Local {
 		dir, err := a.Dir()
 		if err != nil {
@@ -74,20 +74,20 @@ func (w where) split(a *console.App, s string) ([]source, string, error) {
 		}
 		switch _, err := client.NewStore(dir).Find(before); {
 		case err == nil:
-			sources, err := w.sources(a, before)
+			sources, err := w.Sources(a, before)
 			return sources, rest, err
 		case !errors.Is(err, client.ErrUnknownMachine):
 			return nil, "", err
 		}
 		// A name of tmux may hold a slash.
 	}
-	sources, err := w.sources(a, "")
+	sources, err := w.Sources(a, "")
 	return sources, s, err
 }
 
 // match finds the sessions that a text names: an id beats a name, and a name
 // with its place in the window a name alone.
-func match(all []found, text string) (hits []target, way string) {
+func match(all []Found, text string) (hits []Target, way string) {
 	ways := []struct {
 		words string
 		is    func(session.Session) bool
@@ -99,9 +99,9 @@ func match(all []found, text string) (hits []target, way string) {
 	}
 	for _, w := range ways {
 		for _, f := range all {
-			for _, s := range f.sessions {
+			for _, s := range f.Sessions {
 				if w.is(s) {
-					hits = append(hits, target{f.source, s, f.link})
+					hits = append(hits, Target{f.Source, s, f.Link})
 				}
 			}
 		}
@@ -119,7 +119,8 @@ func count(n int) string {
 	return fmt.Sprint(n)
 }
 
-func orHere(name string) string {
+// OrHere names a machine, this computer where name is empty.
+func OrHere(name string) string {
 	if name == "" {
 		return "this computer"
 	}

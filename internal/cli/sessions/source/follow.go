@@ -1,4 +1,4 @@
-package sessions
+package source
 
 import (
 	"context"
@@ -22,18 +22,18 @@ const (
 	retryReset = 10 * time.Second
 )
 
-// update is the state of one machine.
-type update struct {
-	source   source
-	sessions []session.Session
-	err      error // it is not reached; sessions are those known last
-	link     *link // nil with err
+// An Update is the state of one machine.
+type Update struct {
+	Source   Source
+	Sessions []session.Session
+	Err      error // it is not reached; sessions are those known last
+	Link     *Link // nil with err
 }
 
-// follow watches all sources until ctx ends, and closes the channel then. Each
-// update is the whole state of its machine.
-func follow(ctx context.Context, sources []source) <-chan update {
-	out := make(chan update)
+// Follow watches all sources until ctx ends, and closes the channel then. Each
+// An Update is the whole state of its machine.
+func Follow(ctx context.Context, sources []Source) <-chan Update {
+	out := make(chan Update)
 	var wg sync.WaitGroup
 	for _, s := range sources {
 		// Ends with ctx; the goroutine below waits.
@@ -47,10 +47,10 @@ func follow(ctx context.Context, sources []source) <-chan update {
 	return out
 }
 
-func followOne(ctx context.Context, s source, out chan<- update) {
+func followOne(ctx context.Context, s Source, out chan<- Update) {
 	var known []session.Session
-	tell := func(u update) bool {
-		u.source = s
+	tell := func(u Update) bool {
+		u.Source = s
 		select {
 		case out <- u:
 			return true
@@ -61,7 +61,7 @@ func followOne(ctx context.Context, s source, out chan<- update) {
 	wait := retryBase
 	for ctx.Err() == nil {
 		began := time.Now()
-		l, err := s.open(ctx, true)
+		l, err := s.Open(ctx, true)
 		if err == nil {
 			err = followLink(ctx, l, &known, tell)
 		}
@@ -71,7 +71,7 @@ func followOne(ctx context.Context, s source, out chan<- update) {
 		if time.Since(began) > retryReset {
 			wait = retryBase
 		}
-		if !tell(update{sessions: known, err: err}) {
+		if !tell(Update{Sessions: known, Err: err}) {
 			return
 		}
 		select {
@@ -84,27 +84,27 @@ func followOne(ctx context.Context, s source, out chan<- update) {
 }
 
 // followLink tells every change until the connection ends.
-func followLink(ctx context.Context, l *link, known *[]session.Session, tell func(update) bool) error {
-	defer l.close()
+func followLink(ctx context.Context, l *Link, known *[]session.Session, tell func(Update) bool) error {
+	defer l.Close()
 	for {
 		all, complete := l.Sessions()
 		if complete {
 			*known = all
-			if !tell(update{sessions: all, link: l}) {
+			if !tell(Update{Sessions: all, Link: l}) {
 				return nil
 			}
 		}
 		select {
 		case <-l.Changed():
 		case <-l.Ended():
-			return l.why()
+			return l.Why()
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// closed reports whether an error says that this side has closed a connection.
-func closed(err error) bool {
+// Closed reports whether an error says that this side has closed a connection.
+func Closed(err error) bool {
 	return errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed)
 }

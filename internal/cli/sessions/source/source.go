@@ -1,4 +1,10 @@
-package sessions
+// Package source reaches the sessions of machines for commands: through relays,
+// through the agent of this computer, or by looking for itself. It finds the one
+// session that a person names, follows all, and puts them into words.
+//
+// It prints nothing. What a caller will get wrong: what comes from a machine is
+// text of programs there, and goes to a terminal through Plain or Block only.
+package source
 
 import (
 	"context"
@@ -32,29 +38,30 @@ const (
 	listTimeout = 8 * time.Second
 )
 
-// where says which machines a command looks at.
-type where struct {
+// Flags say which machines a command looks at.
+type Flags struct {
 	console.Connection
 	Local bool `name:"local" help:"This computer's own sessions, without pairing."`
 }
 
-// source is a machine whose sessions can be reached.
-type source struct {
-	name    string // what the person calls it
-	machine *client.Machine
-	open    func(ctx context.Context, watch bool) (*link, error)
+// A Source is a machine whose sessions can be reached.
+type Source struct {
+	Name    string          // what the person calls it; empty is this computer
+	Machine *client.Machine // nil for this computer
+	// Open connects; watch asks for the sessions.
+	Open func(ctx context.Context, watch bool) (*Link, error)
 }
 
-// link is an open connection to a source.
-type link struct {
+// A Link is an open connection to a Source.
+type Link struct {
 	*proto.Client
-	why   func() error
-	close func()
+	Why   func() error // why it ended, for a person
+	Close func()
 }
 
-// sources are the machines that a command is about: the one called name, else
+// Sources are the machines that a command is about: the one called name, else
 // all that this computer is paired with, else this computer itself.
-func (w where) sources(a *console.App, name string) ([]source, error) {
+func (w Flags) Sources(a *console.App, name string) ([]Source, error) {
 	dir, err := a.Dir()
 	if err != nil {
 		return nil, err
@@ -64,23 +71,23 @@ func (w where) sources(a *console.App, name string) ([]source, error) {
 		if name != "" {
 			return nil, &console.Failure{Code: console.ExitUsage, Err: errors.New("--local is this computer; leave the machine's name out")}
 		}
-		return []source{ownSource(a, dir)}, nil
+		return []Source{ownSource(a, dir)}, nil
 	}
 	if name != "" {
 		m, err := store.Find(name)
 		if err != nil {
 			return nil, err
 		}
-		return []source{w.remote(a, store, m)}, nil
+		return []Source{w.remote(a, store, m)}, nil
 	}
 	paired, err := store.All()
 	if err != nil {
 		return nil, err
 	}
 	if len(paired) == 0 {
-		return []source{ownSource(a, dir)}, nil
+		return []Source{ownSource(a, dir)}, nil
 	}
-	var out []source
+	var out []Source
 	for _, m := range paired {
 		out = append(out, w.remote(a, store, m))
 	}
@@ -90,9 +97,9 @@ func (w where) sources(a *console.App, name string) ([]source, error) {
 // program is what this program calls itself in a hello.
 func program(a *console.App) string { return "holdfast " + a.Version }
 
-func (w where) remote(a *console.App, store *client.Store, m client.Machine) source {
+func (w Flags) remote(a *console.App, store *client.Store, m client.Machine) Source {
 	dialer := a.Dialer(w.Connection)
-	return source{name: m.Name, machine: &m, open: func(ctx context.Context, watch bool) (*link, error) {
+	return Source{Name: m.Name, Machine: &m, Open: func(ctx context.Context, watch bool) (*Link, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, fmt.Errorf("it did not answer within %d s", int(openTimeout.Seconds())))
 		defer cancel()
 		s, err := dialer.Sessions(ctx, store, m, proto.ClientOptions{Program: program(a), Watch: watch})
@@ -102,15 +109,15 @@ func (w where) remote(a *console.App, store *client.Store, m client.Machine) sou
 			}
 			return nil, err
 		}
-		return &link{Client: s.Client, why: s.Why, close: func() { s.Close() }}, nil
+		return &Link{Client: s.Client, Why: s.Why, Close: func() { s.Close() }}, nil
 	}}
 }
 
 // ownSource is this computer: through the agent that runs here, else by looking
 // for itself.
-func ownSource(a *console.App, dir state.Dir) source {
-	return source{name: "", open: func(ctx context.Context, watch bool) (*link, error) {
-		stream, err := ownStream(ctx, a, dir)
+func ownSource(a *console.App, dir state.Dir) Source {
+	return Source{Name: "", Open: func(ctx context.Context, watch bool) (*Link, error) {
+		stream, err := Own(ctx, a, dir)
 		if err != nil {
 			return nil, err
 		}
@@ -119,12 +126,12 @@ func ownSource(a *console.App, dir state.Dir) source {
 			stream.Close()
 			return nil, err
 		}
-		return &link{Client: c, why: c.Err, close: func() { c.Close(); stream.Close() }}, nil
+		return &Link{Client: c, Why: c.Err, Close: func() { c.Close(); stream.Close() }}, nil
 	}}
 }
 
-// ownStream speaks the protocol with this computer.
-func ownStream(ctx context.Context, a *console.App, dir state.Dir) (io.ReadWriteCloser, error) {
+// Own speaks the protocol with this computer.
+func Own(ctx context.Context, a *console.App, dir state.Dir) (io.ReadWriteCloser, error) {
 	stream, answer, err := local.Open(ctx, dir, local.Request{Op: local.OpSessions, Device: "this computer"})
 	switch {
 	case errors.Is(err, state.ErrNotRunning):
@@ -210,56 +217,56 @@ func (s *ownServer) Close() error {
 	return err
 }
 
-// named is a session of a machine, as it is listed.
-type named struct {
-	machine string // empty for this computer where nothing is paired
+// Named is a session of a machine, as it is listed.
+type Named struct {
+	Machine string // empty for this computer where nothing is paired
 	session.Session
 }
 
-// found is what one machine said.
-type found struct {
-	source   source
-	sessions []session.Session
-	link     *link // open, where there is no err; its receiver closes it
-	err      error
+// Found is what one machine said.
+type Found struct {
+	Source   Source
+	Sessions []session.Session
+	Link     *Link // open, where there is no err; its receiver closes it
+	Err      error
 }
 
-// collect asks all sources at the same time. None waits for another longer than
+// Collect asks all sources at the same time. None waits for another longer than
 // the time limits.
-func collect(ctx context.Context, sources []source) []found {
-	out := make([]found, len(sources))
+func Collect(ctx context.Context, sources []Source) []Found {
+	out := make([]Found, len(sources))
 	var wg sync.WaitGroup
 	for i, s := range sources {
 		// Ends within the time limits or with ctx; waited for below.
 		wg.Go(func() {
-			out[i].source = s
-			l, err := s.open(ctx, true)
+			out[i].Source = s
+			l, err := s.Open(ctx, true)
 			if err != nil {
-				out[i].err = err
+				out[i].Err = err
 				return
 			}
 			ctx, cancel := context.WithTimeoutCause(ctx, listTimeout, errors.New("it did not list its sessions in time"))
 			defer cancel()
-			if out[i].sessions, out[i].err = l.Complete(ctx); out[i].err != nil {
-				if why := l.why(); why != nil {
-					out[i].err = why
+			if out[i].Sessions, out[i].Err = l.Complete(ctx); out[i].Err != nil {
+				if why := l.Why(); why != nil {
+					out[i].Err = why
 				}
-				l.close()
+				l.Close()
 				return
 			}
-			out[i].link = l
+			out[i].Link = l
 		})
 	}
 	wg.Wait()
 	return out
 }
 
-// hangUp closes the connections of all but one.
-func hangUp(all []found, but *link) {
+// HangUp closes the connections of all but one.
+func HangUp(all []Found, but *Link) {
 	var wg sync.WaitGroup
 	for _, f := range all {
-		if f.link != nil && f.link != but {
-			wg.Go(f.link.close) // bounded by the connection's own end
+		if f.Link != nil && f.Link != but {
+			wg.Go(f.Link.Close) // bounded by the connection's own end
 		}
 	}
 	wg.Wait()
