@@ -15,6 +15,22 @@ const program = [process.env.CHROMIUM, "/usr/bin/chromium", "/usr/bin/chromium-b
 /** Why tests in Chromium are skipped, or undefined where they are not. */
 export const noChromium = program || process.env.HOLDFAST_TEST_ALL == "1" ? undefined : "there is no Chromium here";
 
+export const rawBytes = 1600 * 32_768;
+
+/** Bytes and nothing else, in messages as sshd's packets come: what the path itself can do. */
+function flood(socket: import("ws").WebSocket): void {
+  const message = Buffer.alloc(32_768);
+  let left = rawBytes / message.length;
+  const more = () => {
+    for (; left > 0; left--) {
+      if (socket.bufferedAmount < 1 << 20) socket.send(message);
+      else return void setTimeout(more, 1);
+    }
+    socket.close(1000);
+  };
+  more();
+}
+
 export interface Browser {
   /** Has the Worker do something. */
   order(...order: unknown[]): Promise<any>;
@@ -41,6 +57,7 @@ export async function startBrowser(paths: Record<string, () => Transport>): Prom
   };
   const sockets = new WebSocketServer({ server: http, perMessageDeflate: false });
   sockets.on("connection", (socket, request) => {
+    if (request.url == "/raw") return flood(socket);
     const dial = paths[request.url ?? ""];
     if (!dial) return socket.close(4404);
     const transport = dial();

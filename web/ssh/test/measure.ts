@@ -1,13 +1,15 @@
 // npm run measure: what the client costs here, in Node and in Chromium's Worker,
 // against OpenSSH on this machine.
 
+import { cpus, loadavg } from "node:os";
+
 import { deviceSigner, generateDeviceKey, publicKeyLine } from "@holdfast/ssh";
 import { bench, type Figures } from "./bench.js";
 import { startBrowser } from "./browser.js";
 import { startSshd, user } from "./sshd.js";
 
 const repetitions = 3;
-const how = { megabytes: 100, keys: 500 };
+const how = { megabytes: 50, keys: 500 };
 const sshd = startSshd();
 const device = await generateDeviceKey();
 sshd.authorize(publicKeyLine(device));
@@ -26,5 +28,10 @@ for (const [where, once] of [
   const f = (of: (f: Figures) => number) => median(all, of).toFixed(1);
   console.log(`| ${where} | ${f((x) => x.mbPerS)} | ${f((x) => x.echoP50)} / ${f((x) => x.echoP99)} ms | ${median(all, (x) => x.shellMs).toFixed(0)} ms |`);
 }
+const raw: number[] = [];
+for (let i = 0; i < repetitions; i++) raw.push(await browser.order("raw"));
+raw.sort((a, b) => a - b);
+console.log(`| Chromium, Worker, a WebSocket alone | ${raw[Math.floor(repetitions / 2)]!.toFixed(1)} | | |`);
+console.log(`\nLoad average of this machine: ${loadavg()[0]!.toFixed(0)} on ${cpus().length} processors.`);
 await browser.stop();
 sshd.stop();

@@ -396,3 +396,74 @@ test("too long a command is the caller's mistake", async () => {
   await assert.rejects(channel.exec("x".repeat(20_000)), TypeError);
   client.disconnect();
 });
+
+test("fuzz: changed messages on a connection that is up end it with an SshError, or change nothing", { timeout: 600_000 }, async () => {
+  const seconds = Number(process.env.HOLDFAST_FUZZ ?? 5);
+  let seed = Number(process.env.HOLDFAST_FUZZ_SEED ?? Date.now() % 1_000_000_007) >>> 0;
+  const first = seed;
+  const random = (n: number) => {
+    seed = (Math.imul(seed, 1664525) + 1013904223) >>> 0;
+    return Math.floor((seed / 0x1_0000_0000) * n);
+  };
+  const uncaught: unknown[] = [];
+  const listener = (error: unknown) => void uncaught.push(error);
+  process.on("unhandledRejection", listener);
+  const ends = new Map<string, number>();
+  const end = performance.now() + seconds * 1000;
+  while (performance.now() < end) {
+    const { peer, client, channel, number } = await withChannel({ onHostKeys() {} });
+    channel.onData(() => {});
+    channel.exec("x").catch(() => {});
+    client.ping().catch(() => {});
+    const makers = [
+      () => data(number, "some bytes"),
+      () => msg(95, u32(number), u32(1), str("some bytes")),
+      () => msg(93, u32(number), u32(1000)),
+      () => request(number, "exit-status", false, u32(3)),
+      () => request(number, "exit-signal", false, str("TERM"), Buffer.of(0), str("words"), str("")),
+      () => request(number, "keepalive@openssh.com", true),
+      () => msg(80, str("hostkeys-00@openssh.com"), Buffer.of(0), str(key.blob)),
+      () => msg(80, str("keepalive@openssh.com"), Buffer.of(1)),
+      () => msg(90, str("x11"), u32(1), u32(1), u32(1)),
+      () => msg(99, u32(number)),
+      () => Buffer.of(82),
+      () => msg(96, u32(number)),
+      () => msg(97, u32(number)),
+      () => msg(1, u32(2), str("bye"), str("")),
+      () => msg(2, str("x")),
+      () => msg(4, Buffer.of(0), str("x"), str("")),
+      () => peer.kexInit(),
+      () => msg(31, str(key.blob), str(Buffer.alloc(32)), str(Buffer.alloc(83))),
+      () => Buffer.of(random(256), random(256)),
+    ];
+    let over = false;
+    void client.closed.then((why) => {
+      over = true;
+      assert(why instanceof SshError);
+      ends.set(why.code, (ends.get(why.code) ?? 0) + 1);
+    });
+    for (let i = 0; i < 30 && !over; i++) {
+      let bytes = Buffer.from(makers[random(makers.length)]!());
+      if (random(3)) {
+        const at = random(bytes.length);
+        const how = random(4);
+        if (how == 0) bytes[at] = random(256);
+        else if (how == 1) bytes = bytes.subarray(0, Math.max(1, at));
+        else if (how == 2) bytes = Buffer.concat([bytes, bytes.subarray(at)]);
+        else if (bytes.length > 5) bytes.writeUInt32BE([0, 0xffff_ffff, 0x7fff_ffff, bytes.length][random(4)]!, 1 + random(bytes.length - 4));
+      }
+      peer.send(bytes);
+      if (random(3) == 0) await new Promise((r) => setImmediate(r));
+    }
+    peer.hangUp();
+    await client.closed;
+    const { lost } = await channel.exit;
+    assert(lost === undefined || lost instanceof SshError);
+  }
+  await new Promise((r) => setImmediate(r));
+  process.removeListener("unhandledRejection", listener);
+  assert.deepEqual(uncaught, [], `seed ${first}`);
+  assert(ends.get("protocol")! > 0, JSON.stringify([...ends]));
+  // What went wrong inside the client is not the server's doing.
+  assert(!ends.has("closed"), JSON.stringify([...ends]));
+});

@@ -60,6 +60,16 @@ const orders: Record<string, (...args: any[]) => Promise<unknown>> = {
   async bench(path: string, user: string, pin: string, how: object) {
     return bench(() => dial(path), await options(user, pin), how);
   },
+  /** MB/s of a WebSocket alone. */
+  raw: () =>
+    new Promise((resolve) => {
+      const socket = new WebSocket(`ws://${location.host}/raw`);
+      socket.binaryType = "arraybuffer";
+      let received = 0;
+      const from = performance.now();
+      socket.onmessage = ({ data }) => (received += data.byteLength);
+      socket.onclose = () => resolve(received / 1e3 / (performance.now() - from));
+    }),
   /** The modules that were loaded. */
   async loaded() {
     return performance.getEntriesByType("resource").map((entry) => entry.name);
