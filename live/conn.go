@@ -29,11 +29,11 @@ type Conn struct {
 	judge liveness.Judge
 	timer *time.Timer // the judge's deadline
 	age   *time.Timer // nil without a maximum age
-	ready bool
-	// greeted says that the channel has said something, or was asked to.
-	greeted bool
-	end     End
-	ended   bool // no further frame is queued
+	// open is how far the channel has come: ready, Open has returned without an
+	// error; greeted, it has said something.
+	open  struct{ ready, greeted bool }
+	end   End
+	ended bool // no further frame is queued
 	// out waits to be written; room is signalled when it was taken.
 	out      [][]byte
 	outBytes int
@@ -111,7 +111,7 @@ func (c *Conn) Send(v any) error {
 func (c *Conn) SendPrepared(f Prepared) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.greeted = true
+	c.open.greeted = true
 	return c.enqueue(f.frame)
 }
 
@@ -125,7 +125,7 @@ func (c *Conn) SendWait(ctx context.Context, v any) error {
 	for {
 		c.mu.Lock()
 		if c.ended || len(c.out) == 0 || c.outBytes+len(f.frame) <= c.s.opt.MaxQueueBytes/4 {
-			c.greeted = true
+			c.open.greeted = true
 			err := c.enqueue(f.frame)
 			c.mu.Unlock()
 			return err
@@ -302,7 +302,7 @@ func (c *Conn) message(m frame.Message) liveness.Inbound {
 	case m.Op != frame.Text || !json.Valid(m.Payload):
 		c.s.stats.notJSON.Add(1)
 		c.soft(&Error{Name: "SyntaxError"})
-		if !c.ready {
+		if !c.open.ready {
 			c.closeLocked(closeHandler, "a message is not JSON", "not JSON")
 		}
 	case !c.withinRate():
@@ -397,8 +397,8 @@ func (c *Conn) opened(err error) {
 		return
 	}
 	if err == nil {
-		c.ready = true
-		if p := c.s.opt.Profile; !c.greeted && p.greets {
+		c.open.ready = true
+		if p := c.s.opt.Profile; !c.open.greeted && p.greets {
 			// Nothing else would tell the client that the channel is open.
 			c.push(frame.AppendFrame(nil, frame.Text, []byte(p.ping)))
 		}
