@@ -26,6 +26,11 @@ const (
 	// silence is how long a settled screen must contradict a hook or transcript
 	// that says "working": Esc tells neither. Idle within 2 s of Esc is promised.
 	silence = 1500 * time.Millisecond
+	// Hold is how long a pane stays "background" after its tool went idle: the end
+	// of background work is a message to the model, which begins the next turn a
+	// tenth of a second or so later. At half, a slow machine tells of a finish
+	// twice; at double, the real one is late.
+	Hold = 1500 * time.Millisecond
 	// maxEvidence bounds Status.Evidence: one for each source.
 	maxEvidence = 7
 	maxDetail   = 200 // bytes of Evidence.Detail, the limit of the protocol
@@ -146,7 +151,7 @@ func (f Facts) choose(all []signal) signal {
 		return screen != nil && f.Settled && screen.checked().Sub(after) >= by
 	}
 	switch {
-	case f.Terminal != nil && f.Terminal.Kind == session.Password && !f.Known: // rule 4
+	case f.Terminal != nil && f.Terminal.State == session.Waiting && f.Terminal.Kind == session.Password && !f.Known: // rule 4
 		if screen != nil && screen.State == session.Waiting && screen.Kind == session.Password {
 			return signal{screen, session.FromScreen}
 		}
@@ -208,31 +213,42 @@ func (f Facts) finish(st *session.Status, chosen signal) {
 			return
 		}
 	}
-	ended := chosen.At
-	st.State = session.Idle
-	if chosen.Plain || !ended.After(f.Seen) {
+	// Rule 13: the end of work beside the turn makes the tool speak again.
+	if f.Before.State == session.Background && f.Now.Sub(chosen.At) < Hold && chosen.At.After(f.Before.Since) {
+		st.State = session.Background
 		return
 	}
 	// Rule 12: what ended unseen is done.
-	switch f.Before.State {
-	case session.Done:
-		if f.Before.Since.After(f.Seen) {
+	ended, told := chosen.At, chosen.State == session.Done
+	st.State = session.Idle
+	if chosen.Plain {
+		return
+	}
+	if t := f.Transcript; t != nil {
+		switch {
+		case t.State == session.Done:
+			ended, told = t.At, true
+		case t.State == session.Working, t.Plain:
+			// At its prompt, and the turn has no end: the person stopped it.
+			return
+		}
+	}
+	switch {
+	case !ended.After(f.Seen):
+	case told:
+		if !ended.Before(f.Watched) {
 			st.State = session.Done
 		}
-	case session.Working, session.Background:
+	case f.Before.State == session.Working || f.Before.State == session.Background,
+		f.Before.State == session.Done && f.Before.Since.After(f.Seen):
 		st.State = session.Done
-	default:
-		// A turn that was too short to be seen working; its end was told.
-		if chosen.State == session.Done && ended.After(f.Before.Since) && !ended.Before(f.Watched) {
-			st.State = session.Done
-		}
 	}
 }
 
 // dialog adds what is asked, when the screen shows it.
 func (f Facts) dialog(st *session.Status, chosen signal) {
 	st.Dialog = chosen.Dialog
-	if s := f.Screen; s != nil && s.State == session.Waiting && f.Settled {
+	if s := f.Screen; s != nil && s.State == session.Waiting && f.Settled && (chosen.Signal == s || !s.checked().Before(chosen.At)) {
 		if st.Dialog == nil {
 			st.Dialog = s.Dialog
 		}
@@ -249,9 +265,11 @@ func (f Facts) dialog(st *session.Status, chosen signal) {
 // since keeps the beginning of a status that goes on.
 func (f Facts) since(st *session.Status, chosen signal) {
 	b := f.Before
-	if b.State == st.State && b.Kind == st.Kind && digest(b) == digest(*st) && !b.Since.IsZero() {
+	// A dialog that was read a moment after it was told of is the same waiting.
+	alike := digest(b) == digest(*st) || digest(b) == "" || digest(*st) == ""
+	if b.State == st.State && b.Kind == st.Kind && alike && !b.Since.IsZero() {
 		// A second turn that ended is another end.
-		if st.State != session.Done || !chosen.At.After(b.Since) || b.Confirmed.IsZero() {
+		if st.State != session.Done || !chosen.At.After(b.Since) {
 			st.Since = b.Since
 			return
 		}

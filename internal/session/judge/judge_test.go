@@ -93,7 +93,7 @@ func TestRules(t *testing.T) {
 		{"rule 11: work beside the turn", Facts{Registry: sig(session.Idle, 1000), Screen: &Signal{State: session.Idle, At: at(1100), Tasks: true},
 			Before: before(session.Working, 0)}, session.Background, "", session.FromRegistry, ""},
 		{"rule 11: told by a hook", Facts{Hook: &Signal{State: session.Done, At: at(1000), Tasks: true}, Before: before(session.Working, 0)}, session.Background, "", session.FromHook, ""},
-		{"rule 11: which a later idle ends", Facts{Registry: sig(session.Idle, 5000), Hook: &Signal{State: session.Background, At: at(1000), Tasks: true},
+		{"rule 11: which a later idle ends", Facts{Registry: sig(session.Idle, 4000), Hook: &Signal{State: session.Background, At: at(1000), Tasks: true},
 			Before: before(session.Background, 1000)}, session.Done, "", session.FromRegistry, ""},
 
 		{"rule 12: finished", Facts{Registry: sig(session.Idle, 1000), Before: before(session.Working, 0)}, session.Done, "", session.FromRegistry, ""},
@@ -103,8 +103,14 @@ func TestRules(t *testing.T) {
 		{"rule 12: a turn that was too short to be seen", Facts{Transcript: sig(session.Done, 1000), Before: before(session.Idle, 0), Watched: at(-100)}, session.Done, "", session.FromTranscript, ""},
 		{"rule 12: what ended before anybody watched", Facts{Transcript: sig(session.Done, 1000), Before: session.Status{State: session.Unknown}, Watched: at(2000)}, session.Idle, "", session.FromTranscript, ""},
 		{"rule 12: a question that was dismissed is no finish", Facts{Registry: sig(session.Idle, 1000), Before: before(session.Waiting, 0)}, session.Idle, "", session.FromRegistry, ""},
+		{"rule 12: Esc before the model said a word", Facts{Registry: sig(session.Idle, 1500), Transcript: sig(session.Working, 1000), Before: before(session.Working, 1000)},
+			session.Idle, "", session.FromRegistry, ""},
+		{"rule 12: finished, and written down a moment later", Facts{Registry: sig(session.Idle, 1500), Transcript: sig(session.Done, 1490), Before: before(session.Idle, 1500)},
+			session.Done, "", session.FromRegistry, ""},
 		{"rule 12: a short command", Facts{Running: &Signal{State: session.Idle, At: at(1000), Plain: true}, Before: before(session.Working, 0)}, session.Idle, "", session.FromProcess, ""},
 
+		{"rule 13: background work ended a moment ago", Facts{Registry: sig(session.Idle, 5500), Transcript: sig(session.Done, 1000), Before: before(session.Background, 1000)},
+			session.Background, "", session.FromRegistry, ""},
 		{"sub-agents do not wait for the person", Facts{Registry: sig(session.Working, 1000), Screen: &Signal{State: session.Working, At: at(0), Checked: at(2000), Tasks: true}, Settled: true},
 			session.Working, "", session.FromRegistry, ""},
 		{"a limit is a kind of its own", Facts{Transcript: &Signal{State: session.Waiting, Kind: session.Limit, At: at(1000)}, Screen: sig(session.Idle, 1200), Settled: true},
@@ -138,6 +144,13 @@ func TestSinceIsTheBeginning(t *testing.T) {
 	f.Registry = &Signal{State: session.Working, At: at(8000), Checked: at(8900)}
 	if st = Judge(f); !st.Since.Equal(at(1000)) || !st.Confirmed.Equal(at(8900)) {
 		t.Errorf("still working: since %v, confirmed %v", st.Since, st.Confirmed)
+	}
+	// Told of by the registry first, read from the screen a moment later.
+	early := Facts{Now: at(10500), Registry: &Signal{State: session.Waiting, Kind: session.Permission, At: at(10000)}, Before: st}
+	waits := Judge(early)
+	early.Before, early.Now, early.Settled, early.Screen = waits, at(11000), true, ask(session.Permission, 10900, 10900, "one")
+	if read := Judge(early); !read.Since.Equal(at(10000)) || read.Dialog == nil {
+		t.Errorf("a dialog that was read later: %+v after %+v", read, waits)
 	}
 	f.Before, f.Now, f.Settled = st, at(12000), true
 	f.Screen = ask(session.Permission, 10000, 11000, "one")

@@ -158,6 +158,7 @@ func identify(group, ancestors []Process) Facts {
 		for _, list := range [][]Process{group, ancestors} {
 			for _, p := range list {
 				if name, version, certain := tool(p); name != "" && certain == sure {
+					p, version = launched(p, name, version, group)
 					return Facts{Process: p, Tool: name, Version: version, Known: true}
 				}
 			}
@@ -169,6 +170,26 @@ func identify(group, ancestors []Process) Facts {
 	}
 	f.Shell = interactive(f.Process)
 	return f
+}
+
+// launched steps from a script that only starts the tool's own binary to that
+// binary: it is the one that names itself in its registry, opens its files and
+// is gone when it is killed.
+func launched(p Process, name, version string, group []Process) (Process, string) {
+	if _, script, _ := program(p); script == "" {
+		return p, version
+	}
+	for _, c := range group {
+		if c.Parent != p.PID {
+			continue
+		}
+		if n, v, certain := tool(c); n == name && certain {
+			if _, script, _ := program(c); script == "" {
+				return c, v
+			}
+		}
+	}
+	return p, version
 }
 
 // Modes are the modes of a terminal.

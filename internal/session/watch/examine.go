@@ -117,7 +117,7 @@ func (p *pane) examine(ctx context.Context) {
 	list, run, prev := p.list, p.run, p.sources
 	silent := !p.server.silent.IsZero()
 	// A screen in motion is not read, unless it never rests.
-	moving := now.Sub(p.heard.output) < settle && now.Sub(p.sources.screenAt) < restless && p.examined
+	moving := now.Sub(p.heard.output) < settle && now.Sub(p.sources.screenAt) < p.rest() && p.examined
 	if moving {
 		need &^= needScreen
 	}
@@ -210,7 +210,7 @@ func (p *pane) examine(ctx context.Context) {
 	case p.need&needScreen != 0 || moving:
 		// As soon as it may rest, or when a restless one is due.
 		at := p.heard.output.Add(settle)
-		if last := p.sources.screenAt.Add(restless); last.Before(at) {
+		if last := p.sources.screenAt.Add(p.rest()); last.Before(at) {
 			at = last
 		}
 		p.dueLocked(at, needScreen)
@@ -218,9 +218,22 @@ func (p *pane) examine(ctx context.Context) {
 		p.dueLocked(p.heard.output.Add(settle), needScreen)
 	}
 	p.dueLocked(time.Now().Add(recheck), 0)
+	if need != 0 {
+		// What the judge decides when nothing contradicts for a while.
+		p.dueLocked(time.Now().Add(judge.Hold+glance), 0)
+	}
 	if now.Sub(p.heard.output) < settle {
 		p.dueLocked(time.Now().Add(glanceAgain), 0)
 	}
+}
+
+// rest is how often a screen in motion is read: more often while it showed a
+// dialog, since that has to be retracted when it was answered.
+func (p *pane) rest() time.Duration {
+	if s := p.sources.screen; s != nil && s.State == session.Waiting {
+		return settle
+	}
+	return restless
 }
 
 // processLocked takes in what runs in the foreground.
@@ -254,8 +267,8 @@ func (p *pane) processLocked(l look) {
 	switch {
 	case l.facts.Known || !l.facts.Shell:
 		r.ended = nil // something else runs
-	case was && old.Known && !proc.Alive(old.PID, old.Start):
-		r.endedAs = old
+	case was && old.Known && ended(old):
+		r.endedAs, r.left = old, p.sources
 		r.ended = &judge.Signal{State: session.Exited, At: now, Detail: old.Tool + " ended, the shell is back"}
 	}
 	if w.exits != nil {
@@ -268,7 +281,7 @@ func (p *pane) processLocked(l look) {
 	}
 	// What was said and shown was of the program before.
 	if old.PID != l.facts.PID || old.Start != l.facts.Start {
-		p.sources = sources{screen: p.sources.screen, screenAt: p.sources.screenAt}
+		p.sources = sources{screen: p.sources.screen, screenAt: p.sources.screenAt, trusted: p.sources.trusted}
 		if was && old.Tool != l.facts.Tool {
 			p.sources.screen = nil
 		}
@@ -276,6 +289,13 @@ func (p *pane) processLocked(l look) {
 		p.dueLocked(now, needFiles)
 		p.dueLocked(now.Add(glance), needScreen)
 	}
+}
+
+// ended says that a program is gone, or was left by what started it. One that is
+// stopped (Ctrl-Z) is neither.
+func ended(f proc.Facts) bool {
+	p, err := proc.Read(f.PID)
+	return err != nil || p.Start != f.Start || p.Zombie || p.Parent != f.Parent
 }
 
 // screenLocked takes in the screen that was read.
@@ -289,7 +309,7 @@ func (p *pane) screenLocked(s *tmux.Screen, now time.Time) {
 		if resting {
 			p.sources.screen = nil
 		}
-		p.sources.screenAt, p.sources.steady = now, false
+		p.sources.screenAt, p.sources.trusted = now, resting
 		return
 	}
 	sig := &judge.Signal{State: r.State, Kind: r.Kind, Detail: r.Detail, At: now, Checked: now, Tasks: r.BackgroundTasks > 0}
@@ -304,7 +324,7 @@ func (p *pane) screenLocked(s *tmux.Screen, now time.Time) {
 		sig.At = old.At
 	}
 	// A screen that moves and shows the same as before: the motion is decoration.
-	p.sources.screen, p.sources.screenAt, p.sources.steady = sig, now, alike && !resting
+	p.sources.screen, p.sources.screenAt, p.sources.trusted = sig, now, resting || alike
 }
 
 func dialogDigest(s *judge.Signal) string {
@@ -319,7 +339,7 @@ func (p *pane) filesLocked(f *sources, of proc.Facts) {
 	if of.PID != p.run.facts.PID || of.Start != p.run.facts.Start {
 		return
 	}
-	f.screen, f.screenAt, f.steady = p.sources.screen, p.sources.screenAt, p.sources.steady
+	f.screen, f.screenAt, f.trusted = p.sources.screen, p.sources.screenAt, p.sources.trusted
 	p.sources = *f
 	if p.w.files != nil {
 		p.w.files.set(string(p.id), p.paths())

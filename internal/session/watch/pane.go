@@ -102,6 +102,7 @@ type running struct {
 	lasted  time.Duration
 	ended   *judge.Signal // the tool that was here is gone
 	endedAs proc.Facts
+	left    sources // what it left behind: its conversation
 	modes   proc.Modes
 	reads   bool // the program sleeps in a read of the terminal
 	secret  time.Time
@@ -121,7 +122,7 @@ type sources struct {
 	located                    time.Time // when the transcript was last looked for
 	screen                     *judge.Signal
 	screenAt                   time.Time // when the screen was read
-	steady                     bool      // it moves, and says the same as the one before
+	trusted                    bool      // it rested, or said the same as the one before
 }
 
 func newPane(s *server, id session.ID, now time.Time) *pane {
@@ -345,10 +346,17 @@ func (p *pane) see(now time.Time) {
 
 // facts are what the judge is asked with.
 func (p *pane) facts(now time.Time) judge.Facts {
+	screen := p.sources.screen
+	if screen != nil && !p.heard.output.After(p.sources.screenAt) {
+		// Nothing was drawn since: it still shows that.
+		s := *screen
+		s.Checked = now
+		screen = &s
+	}
 	f := judge.Facts{
 		Now: now, Silent: p.server.silent, Known: p.run.facts.Known,
 		Registry: p.sources.registry, Hook: p.sources.hook, OSC: p.oscSignal(), Transcript: p.sources.transcript,
-		Screen: p.sources.screen, Settled: !p.heard.output.After(p.sources.screenAt) || p.sources.steady && now.Sub(p.sources.screenAt) < 2*restless,
+		Screen: screen, Settled: p.sources.trusted,
 		Before: p.before, Watched: p.since, Seen: p.seen,
 	}
 	if p.list.Dead {
@@ -427,21 +435,33 @@ func (p *pane) judgeLocked() {
 	p.w.rememberLocked(p)
 }
 
+// spinners are what tools turn in front of their title.
+const spinners = " ✳✻✽✶✢✺·∗*◐◑◒◓⠁⠂⠄⡀⢀⠠⠐⠈⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏⠿⠾⠽⠻⠷⠯⠟"
+
+// current is what a person would say is there: a tool that ended, until its end
+// was seen, else what runs.
+func (p *pane) current() (proc.Facts, sources) {
+	if p.run.ended != nil && p.run.endedAs.Tool != "" {
+		return p.run.endedAs, p.run.left
+	}
+	return p.run.facts, p.sources
+}
+
 // describe makes what is told of the pane.
 func (p *pane) describe(st session.Status) session.Session {
 	l := p.list
-	facts := p.run.facts
-	if p.run.ended != nil && p.run.endedAs.Tool != "" {
-		facts = p.run.endedAs
-	}
-	title := p.sources.title
+	facts, src := p.current()
+	title := src.title
 	if title == "" {
-		title = p.sources.name
+		title = src.name
 	}
 	if title == "" {
 		title = l.Title
+		if facts.Known {
+			title = strings.TrimLeft(title, spinners)
+		}
 	}
-	version := p.sources.version
+	version := src.version
 	if version == "" {
 		version = facts.Version
 	}
@@ -453,7 +473,7 @@ func (p *pane) describe(st session.Status) session.Session {
 		ID: p.id, Name: cut(l.SessionName, maxName), Window: cut(l.WindowName, maxName),
 		Index: fmt.Sprintf("%d.%d", l.WindowIndex, l.PaneIndex), Server: p.server.socket,
 		Title: cut(osc.Clean([]byte(title), maxName), maxName), Tool: facts.Tool, Version: version, PID: facts.PID,
-		Dir: cut(dir, 4096), Cols: l.Cols, Rows: l.Rows, Attached: p.attached, Conversation: !p.sources.ref.IsZero(), Status: st,
+		Dir: cut(dir, 4096), Cols: l.Cols, Rows: l.Rows, Attached: p.attached, Conversation: !src.ref.IsZero(), Status: st,
 	}
 }
 
@@ -474,6 +494,9 @@ func same(a, b session.Session) bool {
 		}
 		e := s.Status.Evidence[0]
 		e.At = time.Time{}
+		if e.Source == session.FromScreen {
+			e.Detail = "" // a spinner turns in it
+		}
 		return e
 	}
 	digest := func(s session.Session) string {

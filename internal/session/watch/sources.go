@@ -25,8 +25,6 @@ const (
 var variables = []string{"CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "XDG_DATA_HOME", "OPENCODE_DB", "HOME"}
 
 // query is what conversation needs to find the transcript.
-func (p *pane) query() conversation.Query { return p.w.query(p.run.facts, p.sources) }
-
 func (w *Watcher) query(f proc.Facts, s sources) conversation.Query {
 	home := w.o.Home
 	if s.env["HOME"] != "" {

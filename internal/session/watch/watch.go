@@ -397,7 +397,8 @@ func (w *Watcher) Conversation(id session.ID) (conversation.Ref, error) {
 		w.mu.Unlock()
 		return conversation.Ref{}, fmt.Errorf("find the conversation of session %s: %w", id, ErrNoSession)
 	}
-	ref, q := p.sources.ref, p.query()
+	facts, src := p.current()
+	ref, q := src.ref, w.query(facts, src)
 	w.mu.Unlock()
 	if !ref.IsZero() {
 		return ref, nil
