@@ -209,15 +209,15 @@ func isLoopback(host string) bool {
 
 // Policy is the page's Content-Security-Policy with the given connect-src, but
 // for frame-ancestors, which counts in a header only. No inline script, no eval,
-// no address of a script but the page's own (Trusted Types). Style elements are
-// let in because the terminal makes its own; style attributes are not.
+// no address of a script but the page's own (Trusted Types). Inline style is let
+// in because the terminal makes a style element of its own, and gives cells their
+// colours by attributes.
 func Policy(connect string) string {
 	return strings.Join([]string{
 		"default-src 'none'",
 		"script-src 'self'",
 		"worker-src 'self'",
-		"style-src 'self'",
-		"style-src-elem 'self' 'unsafe-inline'",
+		"style-src 'self' 'unsafe-inline'",
 		"img-src 'self' data: blob:",
 		"media-src 'self' blob:",
 		"font-src 'self'",

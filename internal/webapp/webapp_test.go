@@ -160,7 +160,7 @@ func TestPolicyOfThePage(t *testing.T) {
 		}
 	}
 	for _, part := range strings.Split(csp, "; ") {
-		if strings.Contains(part, "unsafe") && part != "style-src-elem 'self' 'unsafe-inline'" {
+		if strings.Contains(part, "unsafe") && part != "style-src 'self' 'unsafe-inline'" {
 			t.Errorf("policy allows %q", part)
 		}
 	}
