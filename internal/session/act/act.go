@@ -35,6 +35,9 @@ const (
 	// see something. A look costs a tmux command of some milliseconds; a person
 	// does not see a tenth of a second.
 	pollInterval = 100 * time.Millisecond
+	// drawnWithin is how long a tool may take to show its input box, which is away
+	// while it starts or redraws.
+	drawnWithin = 1500 * time.Millisecond
 	// typedWithin is how long a pasted text may take to show up: a tool that
 	// renders under load takes a second.
 	typedWithin = 4 * time.Second

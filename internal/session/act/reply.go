@@ -34,6 +34,12 @@ func (a *Actor) Reply(ctx context.Context, r proto.Reply, receipt func(proto.Sta
 		if err != nil {
 			return proto.Outcome{}, err
 		}
+		if boxed[v.Tool] && v.Composer == nil && v.Dialog == nil {
+			// It may be drawing just now.
+			if v, _, err = a.await(ctx, r.Session, p, drawnWithin, func(v view) bool { return v.Composer != nil || v.Dialog != nil || v.Dead }); err != nil {
+				return proto.Outcome{}, fmt.Errorf("read the session's screen: %w", err)
+			}
+		}
 		t := &typing{a: a, id: r.Session, p: p, before: v, report: report}
 		if err := t.check(r); err != nil {
 			return proto.Outcome{}, err

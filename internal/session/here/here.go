@@ -34,6 +34,8 @@ type Options struct {
 	Home     string
 	// Environ is the environment of this process.
 	Environ []string
+	// Sockets, where it is not nil, are the only tmux sockets to watch.
+	Sockets []string
 	// Machine is the machine's name for the hello; empty where it has none.
 	Machine string
 	// Program is name and version of this program.
@@ -61,7 +63,7 @@ func New(o Options) (*Here, error) {
 	if o.StateDir == "" || o.Home == "" || o.Log == nil {
 		return nil, errors.New("serve the sessions of this machine: state directory, home and log are required")
 	}
-	w, err := watch.New(watch.Options{StateDir: o.StateDir, Home: o.Home, TmuxDirs: tmuxDirs(o.Environ), Logger: o.Log})
+	w, err := watch.New(watch.Options{StateDir: o.StateDir, Home: o.Home, TmuxDirs: tmuxDirs(o.Environ), Sockets: o.Sockets, Logger: o.Log})
 	if err != nil {
 		return nil, err
 	}
