@@ -73,7 +73,13 @@ func newSite(t *testing.T, o live.Options, h live.Handler) site {
 		defer close(done)
 		srv.Serve(l)
 	}()
-	t.Cleanup(func() { srv.Close(); <-done })
+	t.Cleanup(func() {
+		srv.Close()
+		<-done
+		for s.Stats().Open > 0 { // what the clients have left is closed by the server too
+			time.Sleep(time.Millisecond)
+		}
+	})
 	return site{s, n}
 }
 

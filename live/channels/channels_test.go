@@ -45,7 +45,13 @@ func serve(t *testing.T, channel func(path string) live.Handler) func(path strin
 		defer close(done)
 		srv.Serve(l)
 	}()
-	t.Cleanup(func() { srv.Close(); <-done })
+	t.Cleanup(func() {
+		srv.Close()
+		<-done
+		for s.Stats().Open > 0 { // what the clients have left is closed by the server too
+			time.Sleep(time.Millisecond)
+		}
+	})
 	return func(path string) *websocket.Conn {
 		t.Helper()
 		transport := &http.Transport{DialContext: n.DialContext}
