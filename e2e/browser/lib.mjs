@@ -197,11 +197,11 @@ export const pair = async ({ page }, link) => {
 export const machineId = (page) => /#\/m\/([\w-]+)/.exec(page.url())[1];
 
 /** Opens a plain shell and waits for its prompt. */
-export const shell = async (d) => {
+export const shell = async (d, ready = /\$ ?$/) => {
   const { page } = d;
   await page.evaluate((id) => (location.hash = `#/m/${id}/shell`), machineId(page));
   await page.waitForSelector('.screen[data-phase="open"]', { timeout: 20_000 });
-  await prompt(page);
+  await shows(page, ready);
 };
 
 export const tmux = async ({ page }, name, fit = "") => {
