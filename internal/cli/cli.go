@@ -25,6 +25,7 @@ import (
 	"holdfast/internal/cli/reach"
 	"holdfast/internal/cli/serve"
 	"holdfast/internal/cli/sessions"
+	"holdfast/internal/cli/web"
 	"holdfast/internal/console"
 	"holdfast/internal/relay/handover"
 )
@@ -59,6 +60,8 @@ type commands struct {
 	Account admin.Account `cmd:"" group:"admin" help:"Manage the accounts of the relay on this computer."`
 	Token   admin.Token   `cmd:"" group:"admin" help:"Manage the tokens of the relay on this computer."`
 	Notice  admin.Notice  `cmd:"" group:"admin" help:"Tell the people of the relay's accounts something."`
+
+	Web web.Web `cmd:"" help:"Write the page for phones out, for a host of your own."`
 
 	Lab     labCommand     `cmd:"" help:"Watch connections fail on this computer, and what notices it."`
 	Version versionCommand `cmd:"" help:"Print the version."`
