@@ -95,6 +95,8 @@ func (s *Server) Follow(ctx context.Context, o FollowOptions) error {
 		case <-c.ended:
 		case <-time.After(time.Second):
 			cmd.Process.Kill()
+			// The server holds the other end of the pipe too, and hangs.
+			stdout.Close()
 		}
 	}()
 	err = c.read(ctx, stdout)

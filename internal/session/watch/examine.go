@@ -214,7 +214,8 @@ func (p *pane) examine(ctx context.Context) {
 			at = last
 		}
 		p.dueLocked(at, needScreen)
-	case p.heard.output.After(now):
+	case now.Sub(p.heard.output) < settle:
+		// Drawn since, or read in motion: once more when it rests.
 		p.dueLocked(p.heard.output.Add(settle), needScreen)
 	}
 	p.dueLocked(time.Now().Add(recheck), 0)
