@@ -17,7 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -100,7 +99,7 @@ func New(o Options) (*Server, error) {
 	}
 	environ := o.Environ
 	if environ == nil {
-		environ = os.Environ()
+		environ = new(exec.Cmd).Environ()
 	}
 	environ = slices.DeleteFunc(slices.Clone(environ), func(v string) bool {
 		return strings.HasPrefix(v, "TMUX=") || strings.HasPrefix(v, "TMUX_PANE=")
