@@ -2,10 +2,11 @@
 // and ended when nobody has for a while.
 
 import workerUrl from "./worker/main.js?worker&url";
+import { dropMachine } from "./sessions/kept.js";
 import { forgetMachine, machines as stored, type Machine, type MachineView } from "./store/db.js";
 import { createStore, type Store } from "./store/state.js";
 import { scriptUrl } from "./trusted.js";
-import type { Ask, Ending, LinkState, PairStep, Program, Tell } from "./worker/messages.js";
+import type { Ask, Ending, LinkState, PairStep, Program, SessionsAsk, SessionsTell, Tell } from "./worker/messages.js";
 
 /** What the page shows of a terminal's other end. */
 export interface TerminalEvents {
@@ -26,6 +27,12 @@ export interface Connection {
   open(program: Program, cols: number, rows: number, on: TerminalEvents): RemoteTerminal;
   /** What a command prints, and its exit code: undefined where it did not run. */
   run(command: string): Promise<{ code: number | undefined; text: string }>;
+  /** Of the connection that sessions use. */
+  readonly sessionsState: Store<LinkState>;
+  /** Somebody looks at the sessions: on hears of them until the returned function is called. */
+  watch(on: (m: SessionsTell) => void): () => void;
+  /** Asks for something about a session; the call's number stands in what watch hears. */
+  sessions(m: Extract<SessionsAsk, { op: "call" }>): void;
   retry(): void;
   /** Somebody looks; the returned function says that he does not any more. */
   look(): () => void;
@@ -62,6 +69,8 @@ export const connectionOf = (id: string): Connection => {
   if (there) return there;
 
   const state = createStore(idle);
+  const sessionsState = createStore(idle);
+  const watchers = new Set<(m: SessionsTell) => void>();
   const terminals = new Map<number, TerminalEvents>();
   const runs = new Map<number, (r: { code: number | undefined; text: string }) => void>();
   let last = 0;
@@ -73,7 +82,11 @@ export const connectionOf = (id: string): Connection => {
     if (!worker) {
       worker = startWorker();
       worker.onmessage = ({ data }: MessageEvent<Tell>) => hear(data);
-      worker.onerror = (e) => state.set({ ...idle, phase: "stopped", why: { code: 0, kind: "ssh", text: e.message ?? "" } });
+      worker.onerror = (e) => {
+        const fault: LinkState = { ...idle, phase: "stopped", why: { code: 0, kind: "ssh", text: e.message ?? "" } };
+        state.set(fault);
+        sessionsState.set(fault);
+      };
       worker.postMessage({ op: "machine", id } satisfies Ask);
     }
     worker.postMessage(m, transfer);
@@ -82,6 +95,8 @@ export const connectionOf = (id: string): Connection => {
     switch (m.op) {
       case "state":
         return state.set(m.state);
+      case "sessionsState":
+        return sessionsState.set(m.state);
       case "opened":
         return terminals.get(m.term)?.opened(m.again);
       case "data":
@@ -95,7 +110,14 @@ export const connectionOf = (id: string): Connection => {
       case "ran": {
         runs.get(m.id)?.(m);
         runs.delete(m.id);
+        return;
       }
+      case "pairing":
+      case "paired":
+      case "notPaired":
+        return;
+      default:
+        for (const f of [...watchers]) f(m);
     }
   };
   const dispose = () => {
@@ -105,11 +127,13 @@ export const connectionOf = (id: string): Connection => {
     for (const f of runs.values()) f({ code: undefined, text: "" });
     runs.clear();
     state.set(idle);
+    sessionsState.set(idle);
+    for (const f of [...watchers]) f({ op: "sessionsClosed", code: "lost", text: "" });
   };
   /** Ends the Worker some time after nobody needs it. */
   const settle = () => {
     clearTimeout(idleTimer);
-    if (!lookers && !terminals.size) idleTimer = setTimeout(dispose, IDLE);
+    if (!lookers && !watchers.size && !terminals.size) idleTimer = setTimeout(dispose, IDLE);
   };
 
   const connection = {
@@ -137,11 +161,22 @@ export const connectionOf = (id: string): Connection => {
         ask({ op: "run", id: n, command });
       });
     },
+    sessionsState,
+    watch(on: (m: SessionsTell) => void) {
+      clearTimeout(idleTimer);
+      watchers.add(on);
+      ask({ op: "watch" });
+      return () => {
+        watchers.delete(on);
+        settle();
+      };
+    },
+    sessions: (m: Extract<SessionsAsk, { op: "call" }>) => ask(m),
     retry: () => ask({ op: "retry" }),
     look() {
       lookers++;
       clearTimeout(idleTimer);
-      ask({ op: "wake" });
+      ask({ op: "connect" });
       let looks = true;
       return () => {
         if (looks) lookers--;
@@ -160,11 +195,16 @@ export const connectionOf = (id: string): Connection => {
 export const restart = (id: string): void => {
   connections.get(id)?.dispose();
   connections.delete(id);
+  restarts.set((n) => n + 1);
 };
+
+/** Counts restarts: who watches a connection begins anew. */
+export const restarts = createStore(0);
 
 export const forget = async (id: string): Promise<void> => {
   restart(id);
   await forgetMachine(id);
+  await dropMachine(id);
   await refreshKnown();
 };
 

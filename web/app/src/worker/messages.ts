@@ -2,8 +2,12 @@
 // machine: its WebSocket, SSH, keys in use and the judging of the connection.
 // The page never holds a token or a key.
 
+import type { Dialog, Session, Stage } from "../sessions/model.js";
+
 /** What runs in a terminal. */
 export type Program =
+  /** A session of the sessions protocol, by the command that the machine gave for it. */
+  | { kind: "attach"; session: string; name: string; args: readonly string[]; fit: boolean }
   | { kind: "shell" }
   /** fit: let this screen set the window's size. Otherwise the size of who is attached stays. */
   | { kind: "tmux"; name: string; target?: string; fit: boolean };
@@ -37,7 +41,27 @@ export interface LinkState {
   server: string | undefined;
 }
 
+/** What the page wants of a machine's sessions (docs/sessions.md). */
+export type SessionsAsk =
+  | { op: "watch" }
+  | { op: "unwatch" }
+  /** A request; unfollow names the follow's call. */
+  | { op: "call"; call: number; request: string; params: Record<string, unknown> };
+
+export type SessionsTell =
+  | { op: "sessionsHello"; machine: string; features: string[]; skew: number }
+  | { op: "sessionsAll"; sessions: Session[]; at: number }
+  | { op: "sessionChanged"; session: Session; at: number }
+  | { op: "sessionGone"; session: string; at: number }
+  /** They are not told any more: the connection was "lost", the machine has "none", or its bye. */
+  | { op: "sessionsClosed"; code: string; text: string }
+  | { op: "answer"; call: number; result: unknown }
+  | { op: "refused"; call: number; code: string; message: string; dialog: Dialog | undefined; text: string }
+  | { op: "receipt"; call: number; stage: Stage }
+  | { op: "items"; call: number; result: unknown };
+
 export type Ask =
+  | SessionsAsk
   | { op: "pair"; link: string; name: string }
   | { op: "machine"; id: string }
   | { op: "open"; term: number; program: Program; cols: number; rows: number }
@@ -47,6 +71,8 @@ export type Ask =
   | { op: "end"; term: number }
   /** Runs a command and gathers what it prints, at most 64 KiB. */
   | { op: "run"; id: number; command: string }
+  /** Somebody looks at the machine: the connection that its terminals use is wanted. */
+  | { op: "connect" }
   /** The page came to the front, or the network changed. */
   | { op: "wake" }
   /** The person's act: try now, also after a stop. */
@@ -76,7 +102,11 @@ export type PairFault =
 export type PairStep = "key" | "redeem" | "connect" | "prove";
 
 export type Tell =
+  | SessionsTell
+  /** Of the connection that terminals use. */
   | { op: "state"; state: LinkState }
+  /** Of the connection that sessions use; the same one where terminals go through the built-in server. */
+  | { op: "sessionsState"; state: LinkState }
   | { op: "opened"; term: number; again: boolean }
   | { op: "data"; term: number; data: Uint8Array }
   | { op: "ended"; term: number; ending: Ending }

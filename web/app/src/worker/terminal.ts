@@ -5,7 +5,7 @@
 import { SshError, type Channel, type Client } from "@holdfast/ssh";
 import { cleanText } from "../pairing/bytes.js";
 import type { Ending, Program } from "./messages.js";
-import { TMUX_FAILED, tmuxCommand } from "./tmux.js";
+import { attachCommand, TMUX_FAILED, tmuxCommand } from "./tmux.js";
 
 export interface TerminalEvents {
   opened(again: boolean): void;
@@ -68,7 +68,7 @@ export const createTerminal = (program: Program, size: { cols: number; rows: num
         return done;
       });
       if (program.kind == "shell") await c.shell();
-      else await c.exec(tmuxCommand(program, again));
+      else await c.exec(program.kind == "attach" ? attachCommand(program) : tmuxCommand(program, again));
       times++;
       // It may have changed while the channel was being opened.
       if (asked.cols != size.cols || asked.rows != size.rows) c.resize(size);
@@ -82,7 +82,7 @@ export const createTerminal = (program: Program, size: { cols: number; rows: num
     const exit = await c.exit;
     if (exit.lost || channel != c) return;
     channel = undefined;
-    if (again && program.kind == "tmux" && exit.code == TMUX_FAILED) finish({ how: "gone" });
+    if (again && program.kind != "shell" && exit.code == TMUX_FAILED) finish({ how: "gone" });
     else finish({ how: "exit", code: exit.code, signal: exit.signal && cleanText(exit.signal, 40) });
   };
 

@@ -24,5 +24,11 @@ export const tmuxCommand = (p: Extract<Program, { kind: "tmux" }>, again: boolea
   return sh(`tmux -u has-session -t "=${p.name}" 2>/dev/null && ${attach}; exec tmux -u new-session -s "${p.name}"`);
 };
 
+/** A word for a shell of POSIX, whatever is in it. */
+const word = (text: string): string => `'${text.replaceAll("'", `'\\''`)}'`;
+
+/** The command that shows a session as the machine told it: the same at every attach, since a pane's name is never used again. */
+export const attachCommand = (p: Extract<Program, { kind: "attach" }>): string => `exec /bin/sh -c ${word(`PATH="$PATH:/opt/homebrew/bin:/usr/local/bin:/opt/local/bin"; export PATH; exec ${p.args.map(word).join(" ")}`)}`;
+
 /** Lists the sessions of the person's tmux server: id, name, attached clients, blank-separated. */
 export const LIST_SESSIONS = sh('tmux -u list-sessions -F "#{session_id} #{session_attached} #{session_name}" 2>/dev/null');

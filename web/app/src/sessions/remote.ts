@@ -1,0 +1,182 @@
+// The sessions of every machine, for the screens: what the machine says while
+// there is a connection, and what it said last while there is none, marked as
+// such. Connections are held while somebody looks at a visible page, and no
+// longer.
+
+import { connectionOf, restarts } from "../machines.js";
+import { createStore, type Store } from "../store/state.js";
+import type { SessionsTell } from "../worker/messages.js";
+import { keepList, keptList } from "./kept.js";
+import { Refused, type Session, type Stage } from "./model.js";
+
+export interface Known {
+  sessions: ReadonlyMap<string, Session>;
+  /** The machine tells every change now. Otherwise this is what it said last. */
+  live: boolean;
+  /** When it said so last, ms; undefined where it never did. */
+  asOf: number | undefined;
+  features: readonly string[];
+  /** Added to the machine's times. */
+  skew: number;
+  /** Why the machine tells nothing though it can be reached. */
+  fault: { code: string; text: string } | undefined;
+}
+
+export interface CallEvents {
+  receipt?(stage: Stage): void;
+  items?(result: unknown): void;
+  over?(why: Refused): void;
+}
+
+interface Remote {
+  known: Store<Known>;
+  watch(): () => void;
+  call(request: string, params: Record<string, unknown>, on?: CallEvents): Promise<unknown> & { number: number };
+}
+
+const nothing: Known = { sessions: new Map(), live: false, asOf: undefined, features: [], skew: 0, fault: undefined };
+const remotes = new Map<string, Remote>();
+/** Changes within this time are written once. */
+const WRITE = 800;
+
+/** Numbers of calls are this page's, whatever the connection. */
+let lastCall = 0;
+
+/** What happened to sessions, for who wants to say it: at most one a change. */
+const listeners = new Set<(machine: string, before: Session | undefined, now: Session | undefined) => void>();
+export const onSession = (f: (machine: string, before: Session | undefined, now: Session | undefined) => void): (() => void) => {
+  listeners.add(f);
+  return () => listeners.delete(f);
+};
+
+const create = (id: string): Remote => {
+  const known = createStore<Known>(nothing);
+  const calls = new Map<number, { resolve(v: unknown): void; reject(e: Refused): void; on: CallEvents | undefined; answered: boolean }>();
+  let stop: (() => void) | undefined;
+  let lookers = 0;
+  let writing: ReturnType<typeof setTimeout> | undefined;
+
+  void keptList(id).then((k) => {
+    // What the machine has said meanwhile is newer.
+    if (k && known.value.asOf === undefined) known.set((s) => ({ ...s, sessions: new Map(k.sessions.map((x) => [x.id, x])), asOf: k.at }));
+  });
+
+  const write = () => {
+    writing ??= setTimeout(() => {
+      writing = undefined;
+      const { sessions, asOf } = known.value;
+      if (asOf !== undefined) void keepList(id, { at: asOf, sessions: [...sessions.values()] });
+    }, WRITE);
+  };
+
+  const change = (session: string, now: Session | undefined, at: number) => {
+    const sessions = new Map(known.value.sessions);
+    const before = sessions.get(session);
+    if (now) sessions.set(session, now);
+    else sessions.delete(session);
+    known.set((s) => ({ ...s, sessions, asOf: at }));
+    for (const f of [...listeners]) f(id, before, now);
+    write();
+  };
+
+  const hear = (m: SessionsTell) => {
+    switch (m.op) {
+      case "sessionsHello":
+        return known.set((s) => ({ ...s, features: m.features, skew: m.skew, fault: undefined }));
+      case "sessionsAll":
+        known.set((s) => ({ ...s, sessions: new Map(m.sessions.map((x) => [x.id, x])), live: true, asOf: m.at, fault: undefined }));
+        return write();
+      case "sessionChanged":
+        return change(m.session.id, m.session, m.at);
+      case "sessionGone":
+        return change(m.session, undefined, m.at);
+      case "sessionsClosed": {
+        // While it was live it was true until now.
+        const asOf = known.value.live ? Date.now() : known.value.asOf;
+        known.set((s) => ({ ...s, live: false, asOf, fault: m.code == "lost" ? s.fault : { code: m.code, text: m.text } }));
+        // A Worker that was ended answers nothing.
+        for (const [n, c] of [...calls]) {
+          calls.delete(n);
+          const why = new Refused("lost", m.text);
+          if (c.answered) c.on?.over?.(why);
+          else c.reject(why);
+        }
+        return;
+      }
+      case "answer": {
+        const c = calls.get(m.call);
+        if (!c) return;
+        if (c.on?.items) c.answered = true;
+        else calls.delete(m.call);
+        return c.resolve(m.result);
+      }
+      case "refused": {
+        const c = calls.get(m.call);
+        calls.delete(m.call);
+        const why = new Refused(m.code, m.message, m.dialog, m.text);
+        if (c?.answered) c.on?.over?.(why);
+        else c?.reject(why);
+        return;
+      }
+      case "receipt":
+        return calls.get(m.call)?.on?.receipt?.(m.stage);
+      case "items":
+        return calls.get(m.call)?.on?.items?.(m.result);
+    }
+  };
+
+  const settle = () => {
+    const wanted = lookers > 0 && document.visibilityState == "visible";
+    if (wanted && !stop) stop = connectionOf(id).watch(hear);
+    if (!wanted && stop) {
+      stop();
+      stop = undefined;
+    }
+  };
+  document.addEventListener("visibilitychange", settle);
+  restarts.subscribe(() => {
+    stop?.();
+    stop = undefined;
+    settle();
+  });
+
+  return {
+    known,
+    watch() {
+      lookers++;
+      settle();
+      let looks = true;
+      return () => {
+        if (looks) lookers--;
+        looks = false;
+        settle();
+      };
+    },
+    call(request, params, on) {
+      const number = ++lastCall;
+      const p = new Promise<unknown>((resolve, reject) => {
+        if (!known.value.live) return reject(new Refused("offline", ""));
+        calls.set(number, { resolve, reject, on, answered: false });
+        connectionOf(id).sessions({ op: "call", call: number, request, params });
+      });
+      return Object.assign(p, { number });
+    },
+  };
+};
+
+const remoteOf = (id: string): Remote => {
+  let r = remotes.get(id);
+  if (!r) remotes.set(id, (r = create(id)));
+  return r;
+};
+
+export const knownOf = (id: string): Store<Known> => remoteOf(id).known;
+
+/** Somebody looks at the sessions of this machine, until the returned function is called. */
+export const watchSessions = (id: string): (() => void) => remoteOf(id).watch();
+
+/** A request; rejects with Refused, "lost" where it may have been done, "offline" where it was not sent. */
+export const request = (id: string, op: string, params: Record<string, unknown> = {}, on?: CallEvents): Promise<unknown> & { number: number } => remoteOf(id).call(op, params, on);
+
+/** 128 random bits: the key that makes a reply happen at most once. */
+export const newKey = (): string => btoa(String.fromCharCode(...crypto.getRandomValues(new Uint8Array(16)))).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
