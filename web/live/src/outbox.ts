@@ -89,6 +89,6 @@ export const createOutbox = <T>(limits: OutboxLimits, lose: (item: T, why: Loss)
       return true;
     },
     clear,
-    ...((FULL && { size }) as Pick<Outbox<T>, "size">),
+    size,
   };
 };
