@@ -185,7 +185,7 @@ export const device = async (scene, profile = PHONE) => {
 };
 
 /** Has the terminal say its text to a screen reader, which is how a test reads what WebGL draws. */
-export const spoken = (d) => d.context.addInitScript(() => localStorage.setItem("holdfast.prefs", JSON.stringify({ screenReader: true })));
+export const spoken = (d) => d.context.addInitScript(() => location.protocol == "about:" || localStorage.setItem("holdfast.prefs", JSON.stringify({ screenReader: true })));
 
 /** Opens a pairing link, as scanning its code does. */
 export const pair = async ({ page }, link) => {

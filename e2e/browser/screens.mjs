@@ -68,6 +68,5 @@ for (const [size, profile] of [["phone", { ...PHONE, deviceScaleFactor: 1 }], ["
     await d.context.close();
   }
 }
-scene.tmux("kill-server");
 await scene.end();
 await closeBrowser();

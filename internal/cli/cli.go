@@ -35,6 +35,12 @@ func Main() {
 	os.Exit(Run(os.Args, console.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
 
+// administration are the commands for the relay's computer.
+type administration struct {
+	Account admin.Account `cmd:"" group:"admin" help:"Manage the accounts of the relay on this computer."`
+	Token   admin.Token   `cmd:"" group:"admin" help:"Manage the tokens of the relay on this computer."`
+}
+
 // commands is the tree.
 type commands struct {
 	console.Globals
@@ -57,9 +63,8 @@ type commands struct {
 	Doctor     reach.Doctor      `cmd:"" group:"use" help:"Find out at which layer a machine cannot be reached."`
 	KnownHosts reach.KnownHosts  `cmd:"" name:"known-hosts" hidden:"" help:"Explain a host key to OpenSSH (KnownHostsCommand)."`
 
-	Account admin.Account `cmd:"" group:"admin" help:"Manage the accounts of the relay on this computer."`
-	Token   admin.Token   `cmd:"" group:"admin" help:"Manage the tokens of the relay on this computer."`
-	Notice  admin.Notice  `cmd:"" group:"admin" help:"Tell the people of the relay's accounts something."`
+	administration
+	Notice admin.Notice `cmd:"" group:"admin" help:"Tell the people of the relay's accounts something."`
 
 	Web web.Web `cmd:"" help:"Write the page for phones out, for a host of your own."`
 
