@@ -33,6 +33,8 @@ export interface Connection {
   watch(on: (m: SessionsTell) => void): () => void;
   /** Asks for something about a session; the call's number stands in what watch hears. */
   sessions(m: Extract<SessionsAsk, { op: "call" }>): void;
+  /** The path may be another one: asks at once. */
+  wake(): void;
   retry(): void;
   /** Somebody looks; the returned function says that he does not any more. */
   look(): () => void;
@@ -59,7 +61,7 @@ export const refreshKnown = async (): Promise<void> => {
   }
 };
 
-const connections = new Map<string, Connection & { wake(): void; dispose(): void }>();
+const connections = new Map<string, Connection & { dispose(): void }>();
 
 const startWorker = (): Worker => new Worker(scriptUrl(workerUrl), { type: "module" });
 

@@ -9,6 +9,9 @@ export type Route =
   | { at: "home" }
   | { at: "pair" }
   | { at: "machine"; id: string }
+  | { at: "session"; id: string; session: string; agent?: string }
+  /** The session's terminal. */
+  | { at: "raw"; id: string; session: string; fit: boolean }
   | { at: "shell"; id: string }
   | { at: "tmux"; id: string; name: string; target: string | undefined; fit: boolean }
   | { at: "devices" }
@@ -28,6 +31,11 @@ export const parseRoute = (hash: string): Route => {
   const [first, id, what, name] = parts;
   const asked = new URLSearchParams(query);
   if (first == "m" && idOk(id)) {
+    if ((what == "s" || what == "raw") && name && /^[\w:%-]{1,64}$/.test(name)) {
+      if (what == "raw") return { at: "raw", id, session: name, fit: asked.has("fit") };
+      const agent = asked.get("agent");
+      return { at: "session", id, session: name, ...(agent && { agent }) };
+    }
     if (what == "shell") return { at: "shell", id };
     if (what == "tmux" && name) return { at: "tmux", id, name, target: asked.get("id") ?? undefined, fit: asked.has("fit") };
     return { at: "machine", id };
@@ -42,6 +50,10 @@ export const href = (r: Route): string => {
       return "#/";
     case "machine":
       return `#/m/${r.id}`;
+    case "session":
+      return `#/m/${r.id}/s/${encodeURIComponent(r.session)}${r.agent ? `?agent=${encodeURIComponent(r.agent)}` : ""}`;
+    case "raw":
+      return `#/m/${r.id}/raw/${encodeURIComponent(r.session)}${r.fit ? "?fit" : ""}`;
     case "shell":
       return `#/m/${r.id}/shell`;
     case "tmux": {

@@ -1,7 +1,10 @@
 // Every sentence of the app. {name} is replaced; a text that holds a count is
 // written so that it is right for any number.
 
+import { sessionsEn } from "./sessions/en.js";
+
 export const en = {
+  ...sessionsEn,
   loading: "Loading…",
   back: "Back",
   close: "Close",

@@ -1,6 +1,9 @@
 import type { Words } from "./en.js";
 
+import { sessionsJa } from "./sessions/ja.js";
+
 export const ja: Words = {
+  ...sessionsJa,
   loading: "読み込み中…",
   back: "戻る",
   close: "閉じる",

@@ -19,7 +19,7 @@ import type { Ending, Program } from "../worker/messages.js";
 import { MAX_PASTE, linesThatRun, pasteBytes } from "./paste.js";
 import { keyBytes, type Modifiers } from "./keys.js";
 import { dark, dimmed, light } from "./theme.js";
-import { bindTouch } from "./touch.js";
+import { bindTouch, type Touch } from "./touch.js";
 
 export interface SessionState {
   phase: "opening" | "open" | "ended";
@@ -73,6 +73,7 @@ export class Session {
   private hintTimer: ReturnType<typeof setTimeout> | undefined;
   private fontAtPinch = 0;
   private readonly undo: (() => void)[] = [];
+  private touch: Touch | undefined;
   private sent = { cols: 0, rows: 0 };
 
   constructor(
@@ -160,16 +161,15 @@ export class Session {
       this.term.attachCustomKeyEventHandler(() => false);
       this.restore();
       if (webglHere()) void this.webgl();
-      this.undo.push(
-        bindTouch(this.root, {
-          row: () => this.term.element!.clientHeight / this.term.rows,
-          scroll: (rows) => this.scroll(rows),
-          pinchStart: () => (this.fontAtPinch = this.term.options.fontSize!),
-          pinch: (factor) => this.font(this.fontAtPinch * factor),
-          tap: () => this.onTap(),
-          hold: () => this.patch({ sheet: "copy" }),
-        }),
-      );
+      this.touch = bindTouch(this.root, {
+        row: () => this.term.element!.clientHeight / this.term.rows,
+        scroll: (rows) => this.scroll(rows),
+        pinchStart: () => (this.fontAtPinch = this.term.options.fontSize!),
+        pinch: (factor) => this.font(this.fontAtPinch * factor),
+        tap: () => this.onTap(),
+        hold: () => this.patch({ sheet: "copy" }),
+      });
+      this.undo.push(this.touch.dispose);
     }
     this.fit();
     if (!this.remote && this.state.value.phase == "opening") this.start();
@@ -329,6 +329,7 @@ export class Session {
   }
 
   toEnd(): void {
+    this.touch?.still();
     this.term.scrollToBottom();
     this.scrolled();
   }

@@ -22,7 +22,13 @@ const FRICTION = 0.95;
 /** Rows a second at which a flick has ended. */
 const STOP = 2;
 
-export const bindTouch = (el: HTMLElement, o: TouchOptions): (() => void) => {
+export interface Touch {
+  /** Ends a flick that is still running. */
+  still(): void;
+  dispose(): void;
+}
+
+export const bindTouch = (el: HTMLElement, o: TouchOptions): Touch => {
   let start: { x: number; y: number; at: number } | undefined;
   let last = { y: 0, at: 0 };
   let moved = false;
@@ -68,12 +74,19 @@ export const bindTouch = (el: HTMLElement, o: TouchOptions): (() => void) => {
     last = { y, at: e.timeStamp };
     moved = false;
     rest = 0;
-    held = setTimeout(() => {
-      if (start && !moved) {
-        start = undefined;
-        o.hold();
-      }
-    }, HOLD);
+    held = setTimeout(hold, HOLD);
+  };
+  const hold = () => {
+    clearTimeout(held);
+    if (!start || moved) return;
+    start = undefined;
+    o.hold();
+  };
+  // The platform's own long press takes the finger away, and may be sooner.
+  const menu = (e: Event) => {
+    if (!start) return;
+    e.preventDefault();
+    hold();
   };
   const move = (e: TouchEvent) => {
     // The page stays where it is: no pull to refresh, no scrolling of the page.
@@ -107,11 +120,13 @@ export const bindTouch = (el: HTMLElement, o: TouchOptions): (() => void) => {
   el.addEventListener("touchmove", move, { passive: false });
   el.addEventListener("touchend", up);
   el.addEventListener("touchcancel", up);
-  return () => {
+  el.addEventListener("contextmenu", menu);
+  const dispose = () => {
     still();
+    el.removeEventListener("contextmenu", menu);
     el.removeEventListener("touchstart", down);
     el.removeEventListener("touchmove", move);
     el.removeEventListener("touchend", up);
     el.removeEventListener("touchcancel", up);
-  };
+  };  return { still, dispose };
 };

@@ -6,7 +6,9 @@ import { accounts, known, refreshKnown, storageFault } from "../machines.js";
 import { listMachines, RelayError, type RelayMachine } from "../relay.js";
 import { href } from "../route.js";
 import { useNow, useStore } from "../store/state.js";
+import { NewSession } from "./newsession.js";
 import { Bar, Dot, Icon } from "./parts.js";
+import { SessionList } from "./sessionlist.js";
 import type { Mood } from "./words.js";
 
 interface Heard {
@@ -49,12 +51,13 @@ const useRelays = (paired: unknown): Heard[] => {
 
 const moods: Record<RelayMachine["state"], Mood> = { offline: "off", connected: "busy", reachable: "up", unreachable: "bad" };
 
-export const Home = () => {
+export const Home = ({ chosen }: { chosen?: string | undefined }) => {
   const t = useWords();
   const machines = useStore(known);
   const fault = useStore(storageFault);
   const heard = useRelays(machines);
   const now = useNow(10_000);
+  const [starting, setStarting] = useState(false);
   useEffect(() => void refreshKnown(), []);
 
   const says = (relay: string, account: string) => heard.find((h) => h.relay == relay && h.account == account);
@@ -76,10 +79,12 @@ export const Home = () => {
 
   return (
     <>
-      <Bar title={t("machines")}>
-        <a class="icon" href={href({ at: "pair" })} aria-label={t("pairMachine")}>
-          <Icon name="plus" />
-        </a>
+      <Bar title={t("sessions")}>
+        {!!machines?.length && (
+          <button class="icon" aria-label={t("newSession")} onClick={() => setStarting(true)}>
+            <Icon name="plus" />
+          </button>
+        )}
       </Bar>
       <main class="page">
         {fault && <p class="note bad" role="alert">{t("whyStorage", { text: fault })}</p>}
@@ -101,6 +106,8 @@ export const Home = () => {
             </a>
           </section>
         )}
+        {!!machines?.length && <SessionList machines={machines} chosen={chosen} />}
+        {!!machines?.length && <h2>{t("machines")}</h2>}
         <ul class="list">
           {machines?.map((m) => {
             const said = says(m.relay, m.account)?.machines?.find((x) => x.machine == m.machine);
@@ -131,10 +138,12 @@ export const Home = () => {
           ))}
         </ul>
         <nav class="foot">
+          {!!machines?.length && <a href={href({ at: "pair" })}>{t("pairMachine")}</a>}
           {!!machines?.length && <a href={href({ at: "devices" })}>{t("devices")}</a>}
           <a href={href({ at: "about" })}>{t("about")}</a>
         </nav>
       </main>
+      {starting && machines && <NewSession machines={machines} onClose={() => setStarting(false)} />}
     </>
   );
 };

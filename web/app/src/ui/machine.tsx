@@ -8,6 +8,7 @@ import { changeMachine, type MachineView } from "../store/db.js";
 import { useNow, useStore } from "../store/state.js";
 import { StateLine, Trouble, useConnection } from "./connection.js";
 import { Bar, Fact, Icon, Sheet } from "./parts.js";
+import { SessionList } from "./sessionlist.js";
 import { proofWords } from "./words.js";
 import { LIST_SESSIONS, tmuxNameOk } from "../worker/tmux.js";
 
@@ -69,6 +70,7 @@ const Known = ({ m }: { m: MachineView }) => {
       <Bar title={m.machine} sub={<StateLine id={m.id} />} back={{ at: "home" }} />
       <main class="page">
         <Trouble id={m.id} />
+        <SessionList machines={[m]} />
         {!shell && <p class="note">{t("noShell")}</p>}
         {shell && (
           <>

@@ -36,6 +36,12 @@ const paths = {
   keys: "M3 7h18v10H3zM7 11v.01M11 11v.01M15 11v.01M8 14h8",
   eye: "M2 12s4-6 10-6 10 6 10 6-4 6-10 6S2 12 2 12zM12 9.5v5M9.5 12h5",
   end: "M12 5v14M6 13l6 6 6-6",
+  refresh: "M20 11a8 8 0 1 0-2.3 6M20 4v7h-7",
+  info: "M12 3a9 9 0 1 0 .01 0M12 11v5M12 7.8v.01",
+  send: "M4 12l16-8-6 16-3-7z",
+  clip: "M8 12l6-6a3 3 0 0 1 4 4l-8 8a5 5 0 0 1-7-7l7-7",
+  screen: "M3 5h18v14H3zM7 10l3 2.5L7 15M12 15h4",
+  search: "M11 4a7 7 0 1 0 .01 0M16 16l4 4",
 } as const;
 
 export const Icon = ({ name }: { name: keyof typeof paths }) => (

@@ -1,0 +1,39 @@
+// What a session does, in words.
+
+import { ago, t, type Key } from "../i18n/index.js";
+import { oneLine } from "../sessions/plain.js";
+import type { Group } from "../sessions/order.js";
+import type { Session, Status } from "../sessions/model.js";
+import type { Mood } from "./words.js";
+
+const kinds: Record<string, Key> = { permission: "kindPermission", question: "kindQuestion", reply: "kindReply", password: "kindPassword", limit: "kindLimit" };
+const states: Record<string, Key> = { waiting: "stateWaiting", working: "stateWorking", background: "stateBackground", done: "stateDone", idle: "stateIdle", exited: "stateExited", unknown: "stateUnknown" };
+const sources: Record<string, Key> = { process: "sourceProcess", registry: "sourceRegistry", hook: "sourceHook", osc: "sourceOsc", transcript: "sourceTranscript", screen: "sourceScreen", terminal: "sourceTerminal" };
+export const groupKeys: Record<Group, Key> = { waiting: "groupWaiting", working: "groupWorking", done: "groupDone", background: "groupBackground", idle: "groupIdle", rest: "groupRest" };
+
+export const sourceWords = (source: string): string => (sources[source] ? t(sources[source]!) : oneLine(source));
+
+export const statusWords = (s: Status): string => {
+  if (s.state == "waiting" && s.kind) return t(kinds[s.kind]!);
+  if (s.state == "exited" && s.exitCode !== undefined) return t("stateExitedCode", { code: s.exitCode });
+  return t(states[s.state]!);
+};
+
+export const sinceWords = (s: Status, now: number): string => (s.since === undefined ? "" : ago(s.since, now));
+
+/** Colour beside the words. */
+export const statusMood = (s: Status): Mood => (s.state == "waiting" ? "bad" : s.state == "working" || s.state == "background" ? "busy" : s.state == "done" ? "up" : "off");
+
+/** What a person calls it. */
+export const nameOf = (s: Session): string => oneLine(s.title) || oneLine(s.name) || s.id;
+
+/** The last two parts of a directory. */
+export const shortDir = (dir: string): string => {
+  const parts = oneLine(dir).split("/").filter(Boolean);
+  return parts.length > 2 ? `…/${parts.slice(-2).join("/")}` : oneLine(dir);
+};
+
+/** The tool, the directory. */
+export const whereOf = (s: Session): string => [oneLine(s.tool), shortDir(s.dir)].filter(Boolean).join(" · ");
+
+export const sizeWords = (bytes: number): string => (bytes < 1000 ? `${bytes} B` : bytes < 1e6 ? `${Math.round(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
