@@ -51,16 +51,8 @@ const gen = "m"
 
 // Open opens the history at path.
 func Open(path string) (*Log, error) {
-	f, err := os.Open(path)
+	f, _, err := jsonl.OpenRegular(path)
 	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("open %s: not a regular file", path)
-	}
-	if err != nil {
-		f.Close()
 		return nil, err
 	}
 	return &Log{path: path, f: f}, nil
@@ -97,17 +89,12 @@ func (l *Log) index() error {
 	if err != nil || stamp == l.stamp {
 		return err
 	}
-	f, err := os.Open(l.path)
+	f, size, err := jsonl.OpenRegular(l.path)
 	if err != nil {
 		return err
 	}
 	l.f.Close()
 	l.f = f
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	size := info.Size()
 	var s splitter
 	from := max(0, size-maxHistory)
 	s.skip = from > 0

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 )
 
 // Sizes of reading, in bytes.
@@ -29,20 +30,29 @@ type file struct {
 }
 
 func openFile(path string) (*file, error) {
-	f, err := os.Open(path)
+	f, size, err := OpenRegular(path)
 	if err != nil {
 		return nil, err
+	}
+	return &file{f: f, size: size}, nil
+}
+
+// OpenRegular opens a regular file, links followed, and refuses whatever else
+// took its place. It never waits for the writer of a FIFO.
+func OpenRegular(path string) (f *os.File, size int64, err error) {
+	f, err = os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, 0, err
 	}
 	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("open %s: not a regular file", path)
+	}
 	if err != nil {
 		f.Close()
-		return nil, err
+		return nil, 0, err
 	}
-	if !info.Mode().IsRegular() {
-		f.Close()
-		return nil, fmt.Errorf("open %s: not a regular file", path)
-	}
-	return &file{f: f, size: info.Size()}, nil
+	return f, info.Size(), nil
 }
 
 // refresh looks at the size again; what was read before is forgotten, because

@@ -23,8 +23,12 @@ const (
 	// rewrittenReach bounds what is looked at after a compaction, in records, for
 	// what was written again.
 	rewrittenReach = 512
-	// maxID is the longest id of a record that a cursor carries, in bytes.
-	maxID = 64
+	// maxID is the longest id of a record that a cursor carries, in bytes: those
+	// of the tools have 36, and a cursor has at most 256 characters.
+	maxID = 128
+	// maxSought is the longest id that is looked for in a file, in bytes. The
+	// search for one longer than a read would read the same bytes over and over.
+	maxSought = 1 << 10
 )
 
 // A place is where a walk towards the beginning stands. All that a page needs of
@@ -52,7 +56,7 @@ func (r *Reader) place(c item.Cursor, gen string) (place, error) {
 		return p, item.ErrCursor
 	}
 	want, err := base64.RawURLEncoding.DecodeString(parts[2])
-	if err != nil {
+	if err != nil || len(want) > maxID {
 		return p, item.ErrCursor
 	}
 	p.want = string(want)
@@ -223,6 +227,9 @@ func (p *pager) step() (bool, error) {
 			return false, err
 		}
 		next.end, next.want = rec.Start, rec.Parent
+		if len(next.want) > maxID {
+			next.want = "" // no tool's id: what stands before is the best there is
+		}
 	}
 	if (p.count >= p.limit || p.size >= item.MaxPage) && (rec.Message == "" || rec.Message != p.last) && shows(rec) {
 		p.close()

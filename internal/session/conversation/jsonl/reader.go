@@ -215,6 +215,9 @@ const maxLook = 64
 // lastWith finds the nearest record before a place that names an id and
 // satisfies ok; nil when there is none near.
 func (r *Reader) lastWith(id string, before int64, ok func(*Record) bool) (*Record, error) {
+	if len(id) > maxSought {
+		return nil, nil
+	}
 	floor := max(0, before-Near)
 	for range maxLook {
 		at, err := r.f.findBack(needle(id), floor, before)
@@ -236,6 +239,9 @@ func (r *Reader) lastWith(id string, before int64, ok func(*Record) bool) (*Reco
 // firstWith finds the nearest record from a place on that names an id and
 // satisfies ok; nil when there is none near.
 func (r *Reader) firstWith(id string, from int64, ok func(*Record) bool) (*Record, error) {
+	if len(id) > maxSought {
+		return nil, nil
+	}
 	ceiling := from + Near
 	for range maxLook {
 		at, err := r.f.findForward(needle(id), from, ceiling)
