@@ -380,3 +380,21 @@ func TestFeedOfAFailingStore(t *testing.T) {
 	broken.fail.Store(false)
 	f.until("back", func() bool { return f.machines["mini"].State == wire.StateOffline })
 }
+
+// What was told is stale until the next machines: they come when the store is
+// back, even where nothing has changed meanwhile.
+func TestFeedIsFreshAgainAfterTheStoreFailed(t *testing.T) {
+	broken := &failingMachines{}
+	g := newRig(t, func(o *Options) { broken.Store, o.Store = o.Store, broken })
+	g.ready("mini")
+	f := g.follow(t, g.deviceToken().text)
+	broken.fail.Store(true)
+	if _, _, err := g.store.PostNotice(g.ctx(), engine.Notice{Text: "hi"}); err != nil {
+		t.Fatal(err)
+	}
+	g.agentToken("other") // a change of the account
+	f.until("stale", func() bool { return len(f.errors) > 0 })
+	f.machines, f.whole = nil, false
+	broken.fail.Store(false)
+	f.until("fresh again", func() bool { return f.whole && f.machines["mini"].Machine == "mini" })
+}

@@ -119,6 +119,9 @@ func (r *room) run(ctx context.Context) {
 			r.feeds.Log.Error("look at an account's machines", "account", r.id, "err", err)
 			r.tell()
 		}
+		if err == nil && failed {
+			r.again()
+		}
 		failed = err != nil
 		pause := max(coalesce, restFactor*time.Since(began))
 		if failed {
@@ -167,6 +170,18 @@ func (r *room) tell() {
 	defer r.mu.Unlock()
 	for c := range r.members {
 		c.conn.SendError(&live.Error{Name: wire.FeedUnavailable})
+	}
+}
+
+// again ends what tell began: everybody gets everything anew, changed or not,
+// since what was told counts as stale until then.
+func (r *room) again() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.version++
+	r.fullAt = r.version
+	for c := range r.members {
+		signal(c.dirty)
 	}
 }
 
