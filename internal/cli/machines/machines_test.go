@@ -96,6 +96,9 @@ func TestScreen(t *testing.T) {
 	if got := draw("0123456789", "0123456789x"); got != "\x1b[2A\r\x1b[J0123456789\n012345678…\n" {
 		t.Errorf("second %q", got)
 	}
+	if got := draw("漢漢漢漢漢", "漢漢漢漢漢漢"); got != "\x1b[2A\r\x1b[J漢漢漢漢漢\n漢漢漢漢…\n" {
+		t.Errorf("wide %q", got)
+	}
 	got := draw("1", "2", "3", "4", "5", "6")
 	lines := strings.Split(strings.TrimSuffix(got, "\n"), "\n")
 	if len(lines) != 4 || !slices.Equal(lines[1:3], []string{"2", "3"}) || !strings.Contains(lines[3], "(3 more") {

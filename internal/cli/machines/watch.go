@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/charmbracelet/x/ansi"
 	"golang.org/x/term"
 
 	"holdfast/internal/client"
@@ -350,8 +351,8 @@ func (s *screen) draw(lines []string) error {
 	}
 	b.WriteString("\r\x1b[J")
 	for _, l := range lines {
-		if r := []rune(l); columns > 0 && len(r) > columns {
-			l = string(r[:columns-1]) + "…"
+		if columns > 0 {
+			l = ansi.Truncate(l, columns, "…") // by cells: a wide character takes two
 		}
 		b.WriteString(l + "\n")
 	}
