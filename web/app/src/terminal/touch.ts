@@ -32,6 +32,7 @@ export const bindTouch = (el: HTMLElement, o: TouchOptions): Touch => {
   let start: { x: number; y: number; at: number } | undefined;
   let last = { y: 0, at: 0 };
   let moved = false;
+  let holding = false;
   let held: ReturnType<typeof setTimeout> | undefined;
   let rest = 0; // part of a row not scrolled yet
   let speed = 0; // rows a second
@@ -80,6 +81,7 @@ export const bindTouch = (el: HTMLElement, o: TouchOptions): Touch => {
     clearTimeout(held);
     if (!start || moved) return;
     start = undefined;
+    holding = true;
     o.hold();
   };
   // The platform's own long press takes the finger away, and may be sooner.
@@ -107,7 +109,10 @@ export const bindTouch = (el: HTMLElement, o: TouchOptions): Touch => {
   };
   const up = (e: TouchEvent) => {
     clearTimeout(held);
+    // The finger's click would fall on what the hold has opened, and close it.
+    if (holding && e.cancelable) e.preventDefault();
     if (e.touches.length) return;
+    holding = false;
     distance = 0;
     if (!start) return;
     if (!moved) {
