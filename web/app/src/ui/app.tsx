@@ -23,6 +23,35 @@ const LazyTerminal = (props: TerminalProps) => {
   return View ? <View {...props} /> : <p class="plain">{fault || t("loading")}</p>;
 };
 
+/** Parts that come when they are needed. */
+const lazy = <P extends object>(load: () => Promise<FunctionComponent<P>>): FunctionComponent<P> => {
+  let got: FunctionComponent<P> | undefined;
+  return (props: P) => {
+    const t = useWords();
+    const [View, set] = useState<FunctionComponent<P> | undefined>(() => got);
+    const [fault, setFault] = useState("");
+    useEffect(() => {
+      if (!View) load().then((v) => set(() => (got = v)), (e) => setFault(String(e)));
+    }, []);
+    return View ? <View {...props} /> : <p class="plain">{fault || t("loading")}</p>;
+  };
+};
+const LazySession = lazy(() => import("./session.js").then((m) => m.SessionScreen));
+const LazyRaw = lazy(() => import("./raw.js").then((m) => m.RawScreen));
+
+/** From here on the list stands beside the session. */
+const WIDE = "(min-width: 64rem)";
+const useWide = (): boolean => {
+  const [wide, set] = useState(() => matchMedia(WIDE).matches);
+  useEffect(() => {
+    const m = matchMedia(WIDE);
+    const look = () => set(m.matches);
+    m.addEventListener("change", look);
+    return () => m.removeEventListener("change", look);
+  }, []);
+  return wide;
+};
+
 const screen = (r: Route) => {
   switch (r.at) {
     case "home":
@@ -31,6 +60,10 @@ const screen = (r: Route) => {
       return <PairScreen />;
     case "machine":
       return <MachineScreen key={r.id} id={r.id} />;
+    case "session":
+      return <LazySession key={`${r.id} ${r.session} ${r.agent ?? ""}`} id={r.id} session={r.session} {...(r.agent && { agent: r.agent })} />;
+    case "raw":
+      return <LazyRaw key={`${r.id} ${r.session} ${r.fit}`} id={r.id} session={r.session} fit={r.fit} />;
     case "shell":
       return <LazyTerminal key={`${r.id} shell`} id={r.id} program={{ kind: "shell" }} />;
     case "tmux":
@@ -44,7 +77,18 @@ const screen = (r: Route) => {
 
 export const App = () => {
   const now = useStore(route);
+  const wide = useWide();
+  const t = useWords();
   useEffect(() => scrollTo(0, 0), [now]);
+  if (wide && (now.at == "home" || now.at == "session"))
+    return (
+      <div class="panes">
+        <div class="pane">
+          <Home chosen={now.at == "session" ? `${now.id} ${now.session}` : undefined} />
+        </div>
+        <div class="pane main">{now.at == "session" ? screen(now) : <p class="plain dim">{t("pickSession")}</p>}</div>
+      </div>
+    );
   return screen(now);
 };
 

@@ -41,6 +41,7 @@ const paths = {
   send: "M4 12l16-8-6 16-3-7z",
   clip: "M8 12l6-6a3 3 0 0 1 4 4l-8 8a5 5 0 0 1-7-7l7-7",
   screen: "M3 5h18v14H3zM7 10l3 2.5L7 15M12 15h4",
+  quick: "M13 3L5 14h6l-1 7 8-11h-6z",
   search: "M11 4a7 7 0 1 0 .01 0M16 16l4 4",
 } as const;
 

@@ -102,20 +102,20 @@ export const TerminalScreen = ({ id, program }: TerminalProps) => {
 
   const close = () => {
     endSession(session);
-    go({ at: "machine", id }, true);
+    go(program.kind == "attach" ? { at: "session", id, session: program.session } : { at: "machine", id }, true);
   };
 
-  const name = program.kind == "tmux" ? program.name : t("shell");
+  const name = program.kind == "shell" ? t("shell") : program.name;
   return (
     <div class="terminal">
-      <Bar title={s.title || `${machine?.machine ?? ""} · ${name}`} sub={<StateLine id={id} />} back={{ at: "machine", id }}>
+      <Bar title={s.title || `${machine?.machine ?? ""} · ${name}`} sub={<StateLine id={id} />} back={program.kind == "attach" ? { at: "session", id, session: program.session } : { at: "machine", id }}>
         <button class="icon" aria-label={t("menu")} onClick={() => setMenu(true)}>
           <Icon name="menu" />
         </button>
       </Bar>
       <Trouble id={id} />
       {s.restored && link.phase != "up" && <p class="strip" role="status">{t("termRestored", { time: clock(s.restored) })}</p>}
-      {s.again && s.phase == "open" && program.kind == "tmux" && <Passing key={link.proof ? "again" : ""}>{t("termAgain", { name: program.name })}</Passing>}
+      {s.again && s.phase == "open" && program.kind != "shell" && <Passing key={link.proof ? "again" : ""}>{t("termAgain", { name: program.name })}</Passing>}
       {s.phase == "opening" && link.phase == "up" && <p class="strip">{t("termConnecting")}</p>}
       {s.clipboard !== undefined && (
         <section class="strip ask" role="alertdialog" aria-label={t("clipboardAsk", { n: s.clipboard.length })}>
@@ -172,11 +172,11 @@ export const TerminalScreen = ({ id, program }: TerminalProps) => {
             <button onClick={() => setPrefs({ keys: showKeys ? "off" : "on" })}>{t(showKeys ? "hideKeys" : "showKeys")}</button>
             <button onClick={() => setHidden(!hidden)}>{t(hidden ? "showTyping" : "hideTyping")}</button>
             <button onClick={() => setPrefs({ screenReader: !p.screenReader })}>{t(p.screenReader ? "screenReaderOff" : "screenReaderOn")}</button>
-            {program.kind == "tmux" && (
+            {program.kind != "shell" && (
               <button
                 onClick={() => {
                   endSession(session);
-                  go({ at: "tmux", id, name: program.name, target: program.target, fit: !program.fit }, true);
+                  go(program.kind == "attach" ? { at: "raw", id, session: program.session, fit: !program.fit } : { at: "tmux", id, name: program.name, target: program.target, fit: !program.fit }, true);
                 }}
               >
                 {t(program.fit ? "fitNot" : "fit")}
@@ -234,7 +234,7 @@ const Ended = ({ session, program, onClose }: { session: Session; program: Progr
       : e.how == "lost"
         ? t("termEndedLost")
         : e.how == "gone"
-          ? t("termEndedGone", { name: program.kind == "tmux" ? program.name : "" })
+          ? t("termEndedGone", { name: program.kind == "shell" ? "" : program.name })
           : t("termEndedRefused", { text: e.text });
   return (
     <section class="strip ask" role="status" data-ended={e.how}>
