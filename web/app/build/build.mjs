@@ -22,6 +22,13 @@ const files = (dir) => readdirSync(dir, { withFileTypes: true }).flatMap((f) => 
 const names = files(dist).map((f) => relative(dist, f).replaceAll("\\", "/")).sort();
 const sha256 = (b) => createHash("sha256").update(b).digest("hex");
 
+// The service worker names all other files, and is named after what is in them.
+const worker = readFileSync("build/sw.js", "utf8");
+const version = "holdfast-" + sha256(names.map((n) => `${sha256(readFileSync(join(dist, n)))}  ${n}\n`).join("") + worker).slice(0, 16);
+writeFileSync(join(dist, "sw.js"), worker.replace("__VERSION__", version).replace("__FILES__", JSON.stringify(["", ...names.filter((n) => n != "index.html")])));
+names.push("sw.js");
+names.sort();
+
 // Over names and contents, index.html with its own digest left empty.
 const digest = "sha256:" + sha256(names.map((n) => `${sha256(readFileSync(join(dist, n)))}  ${n}\n`).join(""));
 const page = readFileSync(join(dist, "index.html"), "utf8");
@@ -40,7 +47,7 @@ for (const n of names) {
 
 if (process.argv.includes("--size")) {
   const sum = (pattern) => names.filter((n) => pattern.test(n)).reduce((s, n) => s + sizes[n], 0);
-  const shell = sum(/^(index\.html|icon\.svg|assets\/(app|index)-.*)$/);
+  const shell = sum(/^(index\.html|icon\.svg|sw\.js|manifest\.webmanifest|assets\/(app|index)-.*)$/);
   const worker = sum(/^assets\/worker-/);
   const kem = sum(/^assets\/mlkem-/);
   const terminal = sum(/^assets\/terminal-/);

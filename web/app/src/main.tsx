@@ -4,7 +4,9 @@ import { render } from "preact";
 import { startWords } from "./i18n/index.js";
 import { wakeAll } from "./machines.js";
 import { startRouting } from "./route.js";
+import { startBadge } from "./sessions/badge.js";
 import { prefs } from "./store/prefs.js";
+import { serviceWorkerUrl } from "./trusted.js";
 import { App, Insecure } from "./ui/app.js";
 import "./ui/style.css";
 
@@ -35,5 +37,11 @@ document.addEventListener("visibilitychange", wake);
 document.addEventListener("resume", wake);
 addEventListener("pageshow", wake);
 addEventListener("online", wake);
+
+// Opens without a network, and asks for an update only when it is opened.
+// Some seconds later, since it fetches every file and the first screen comes first.
+if (import.meta.env.PROD && isSecureContext) setTimeout(() => void navigator.serviceWorker?.register(serviceWorkerUrl(), { updateViaCache: "none" }).catch(() => undefined), 5000);
+
+startBadge();
 
 void startWords().then(() => render(isSecureContext ? <App /> : <Insecure />, document.getElementById("app")!));

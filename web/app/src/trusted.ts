@@ -9,7 +9,7 @@ declare const trustedTypes: undefined | { createPolicy(name: string, rules: Poli
 const rules: Policy = {
   createScriptURL(url) {
     const u = new URL(url, location.href);
-    if (u.origin != location.origin || !/\/assets\/[\w.-]+\.js$/.test(u.pathname)) throw new TypeError("not a script of this page");
+    if (u.origin != location.origin || !/\/(assets\/[\w.-]+|sw)\.js$/.test(u.pathname)) throw new TypeError("not a script of this page");
     return u.href;
   },
 };
@@ -18,3 +18,6 @@ const policy = typeof trustedTypes == "undefined" ? rules : trustedTypes.createP
 
 /** An address of a Worker of this page. */
 export const scriptUrl = (url: string): string => policy.createScriptURL(url);
+
+/** The address of the service worker. */
+export const serviceWorkerUrl = (): string => policy.createScriptURL(new URL("sw.js", document.baseURI).href);
