@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -118,9 +119,31 @@ func (d *desk) run(socket, name string, env map[string]string, args ...string) *
 	if fresh {
 		p.do("set-option", "-g", "remain-on-exit", "on")
 		socket := &pane{d, socket, name}
-		d.t.Cleanup(func() { socket.do("kill-server") })
+		d.t.Cleanup(socket.end)
 	}
 	return p
+}
+
+// end ends the pane's server and what runs in it: a tool that is asked to end
+// still writes into directories that are to be removed.
+func (p *pane) end() {
+	pids := strings.Fields(p.do("list-panes", "-a", "-F", "#{?pane_dead,,#{pane_pid}}"))
+	p.do("kill-server")
+	for start := time.Now(); len(pids) > 0; {
+		pid, err := strconv.Atoi(pids[0])
+		if err != nil || syscall.Kill(pid, 0) != nil {
+			pids = pids[1:]
+			continue
+		}
+		if time.Since(start) > 5*time.Second {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // gone meanwhile is as good
+		}
+		if time.Since(start) > patience {
+			p.d.t.Errorf("process %d of %s does not end", pid, p.name)
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }
 
 // do runs one tmux command on the pane's server.
@@ -456,6 +479,7 @@ func TestCodex(t *testing.T) {
 
 	p.reply("do: wait 60 say Too late.")
 	p.untilIs("working")
+	p.shows("esc to interrupt")
 	p.keys("Escape")
 	p.untilIs("idle")
 }

@@ -146,6 +146,11 @@ func TestDigest(t *testing.T) {
 	if len(d) < 16 || len(d) > 64 {
 		t.Errorf("digest %q", d)
 	}
+	for pid := range 1000 {
+		if d := Digest("k:%1", pid, "claude", first); d[0] == '-' || len(d) != 32 {
+			t.Fatalf("a command line takes digest %q for a flag", d)
+		}
+	}
 	if Digest("k:%1", 7, "claude", pointer) != d {
 		t.Error("moving the pointer changed the digest of a dialog that digits answer")
 	}

@@ -115,7 +115,8 @@ func (r Reading) bounded() Reading {
 	return r
 }
 
-// Digest names a dialog of one process in one pane: 32 characters of base64url.
+// Digest names a dialog of one process in one pane: 32 characters of base64url,
+// the first a letter, so that no command line takes it for a flag.
 // Two dialogs with the same words in the same process have the same digest; a
 // caller that must tell them apart watches the dialog go between them.
 func Digest(pane session.ID, pid int, tool string, d *session.Dialog) string {
@@ -141,7 +142,7 @@ func Digest(pane session.ID, pid int, tool string, d *session.Dialog) string {
 		// Keys that walk begin at the pointer: they change with it.
 		part(strings.Join(o.Keys, " "))
 	}
-	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:24])
+	return "d" + base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:23])[:31]
 }
 
 // waiting is a Reading of a dialog.
