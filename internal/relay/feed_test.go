@@ -370,8 +370,10 @@ func TestFeedOfAFailingStore(t *testing.T) {
 	a := g.ready("mini")
 	f := g.follow(t, g.deviceToken().text)
 	broken.fail.Store(true)
-	_ = a.ws.CloseNow()
+	g.agentToken("other") // a change of the account
 	f.until("stale", func() bool { return len(f.errors) > 0 })
+	// Only now: a reading that began before the failure would tell of it.
+	_ = a.ws.CloseNow()
 	if f.errors[0] != "Unavailable" || f.machines["mini"].State == wire.StateOffline {
 		t.Errorf("errors %v, mini is %s", f.errors, f.machines["mini"].State)
 	}

@@ -444,7 +444,7 @@ func TestPairChecksWhatComesBack(t *testing.T) {
 		`{"ok":true,"machine":"maxi","user":"me"}`:       "calls itself maxi",
 		`{"ok":false,"code":"bound","message":"it is"}`:  "it is",
 		`{"ok":true,"machine":"mini","user":"me"}`:       "",
-		`{"ok":true,"machine":"mini","user":"-oProxy="}`: "no user name",
+		`{"ok":true,"machine":"mini","user":"-oProxy="}`: `user name "-oProxy=" cannot be used`,
 		`nonsense`: "not JSON",
 	} {
 		var seen pairing.Request

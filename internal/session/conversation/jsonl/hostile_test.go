@@ -72,8 +72,8 @@ func TestHugeIDsAreNotLookedFor(t *testing.T) {
 	long := strings.Repeat("x", 600<<10)
 	var b strings.Builder
 	b.WriteString(record("first", "", "one"))
-	for range 8 << 10 {
-		b.WriteString(record("other", "", strings.Repeat("y", 1000)))
+	for i := range 8 << 10 {
+		b.WriteString(record(fmt.Sprintf("other-%d", i), "", strings.Repeat("y", 1000)))
 	}
 	b.WriteString(record("last", long, "two"))
 	path := write(t, b.String())
