@@ -387,7 +387,7 @@ func TestClaudeCode(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.reply("do: read notes.txt then wait 60 say Too late.")
-		p.shows("1 file")
+		p.shows("Read") // "Reading notes.txt", or how many files
 		p.untilIs("working")
 		p.keys("Escape")
 		start := time.Now()

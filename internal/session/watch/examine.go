@@ -101,7 +101,7 @@ type look struct {
 // gives its keys to the same group: one that was executed in its place, or a
 // tool that a launcher has started by now.
 func replaced(r running, now time.Time) bool {
-	if !r.facts.Known && !r.facts.Shell && (now.Sub(r.since) < launching || now.Sub(r.looked) >= lookAgain) {
+	if !r.facts.Shell && (now.Sub(r.since) < launching || now.Sub(r.looked) >= lookAgain) {
 		return true
 	}
 	p, err := proc.Read(r.facts.PID)
