@@ -58,6 +58,10 @@ var shells = []string{"sh", "bash", "zsh", "fish", "dash", "ksh", "mksh", "tcsh"
 // interpreters run a script that says more about what runs than they do.
 var interpreters = regexp.MustCompile(`^(node|nodejs|bun|deno|python[0-9.]*|pypy[0-9.]*|ruby|perl|uv|uvx|npx|tsx)$`)
 
+// Interpreted reports whether an interpreter runs the process: a script, which may
+// be no more than the launcher of a tool.
+func (p Process) Interpreted() bool { return interpreters.MatchString(filepath.Base(p.Exe)) }
+
 // program is the name of what a process runs: the script of an interpreter,
 // else the file.
 func program(p Process) (name, script string, shellScript bool) {

@@ -101,7 +101,7 @@ type look struct {
 // gives its keys to the same group: one that was executed in its place, or a
 // tool that a launcher has started by now.
 func replaced(r running, now time.Time) bool {
-	if !r.facts.Shell && (now.Sub(r.since) < launching || now.Sub(r.looked) >= lookAgain) {
+	if (!r.facts.Known && !r.facts.Shell || r.facts.Interpreted()) && (now.Sub(r.since) < launching || now.Sub(r.looked) >= lookAgain) {
 		return true
 	}
 	p, err := proc.Read(r.facts.PID)
@@ -171,6 +171,8 @@ func (p *pane) examine(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p.busy = false
+	// What became due during the examination was passed over.
+	defer w.nudge()
 	if w.panes[p.id] != p {
 		return // gone meanwhile
 	}

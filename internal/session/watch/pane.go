@@ -139,10 +139,15 @@ func (p *pane) dueLocked(at time.Time, need int) {
 	p.need |= need
 	if p.due.IsZero() || at.Before(p.due) {
 		p.due = at
-		select {
-		case p.w.wake <- struct{}{}:
-		default:
-		}
+		p.w.nudge()
+	}
+}
+
+// nudge has schedule look at every pane again.
+func (w *Watcher) nudge() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
 	}
 }
 
