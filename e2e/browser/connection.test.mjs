@@ -311,6 +311,7 @@ test("watching a tmux session leaves its size alone until the person asks", asyn
   const d = await device(scene);
   await pair(d, await up.link());
   await d.page.getByText("desk").first().tap();
+  await d.page.getByLabel("Terminal", { exact: true }).tap();
   await d.page.waitForSelector('.screen[data-phase="open"]');
   await sleep(500);
   assert.equal(size(), before);
