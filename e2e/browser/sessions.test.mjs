@@ -60,6 +60,11 @@ test("a draft outlives a reload", async () => {
   await page.reload();
   await until(async () => (await field.inputValue()) == "not sent yet", () => field.inputValue());
   await field.fill("");
+  await page.getByLabel("Terminal", { exact: true }).tap();
+  // Asked of the page itself: after a reload in this page waitForSelector of the driver sees nothing.
+  await until(() => page.evaluate(() => document.querySelector(".screen")?.dataset.phase == "open"));
+  await page.getByLabel("Back").tap();
+  await field.waitFor();
 });
 
 test("without a connection the list is what was known, with its age", async () => {
