@@ -36,6 +36,8 @@ interface Remote {
 
 const nothing: Known = { sessions: new Map(), live: false, asOf: undefined, features: [], skew: 0, fault: undefined };
 const remotes = new Map<string, Remote>();
+/** Between one view and the next nobody looks: longer than a view takes to load. */
+const LEAVE = 3000;
 /** Changes within this time are written once. */
 const WRITE = 800;
 
@@ -55,6 +57,7 @@ const create = (id: string): Remote => {
   let stop: (() => void) | undefined;
   let lookers = 0;
   let writing: ReturnType<typeof setTimeout> | undefined;
+  let leaving: ReturnType<typeof setTimeout> | undefined;
 
   void keptList(id).then((k) => {
     // What the machine has said meanwhile is newer.
@@ -125,18 +128,26 @@ const create = (id: string): Remote => {
     }
   };
 
+  const end = () => {
+    stop?.();
+    stop = undefined;
+    // What is known is not live any more, and who waits for an answer gets none.
+    hear({ op: "sessionsClosed", code: "lost", text: "" });
+  };
   const settle = () => {
-    const wanted = lookers > 0 && document.visibilityState == "visible";
-    if (wanted && !stop) stop = connectionOf(id).watch(hear);
-    if (!wanted && stop) {
-      stop();
-      stop = undefined;
+    clearTimeout(leaving);
+    const visible = document.visibilityState == "visible";
+    if (lookers > 0 && visible) {
+      stop ??= connectionOf(id).watch(hear);
+      return;
     }
+    if (!stop) return;
+    if (visible) leaving = setTimeout(end, LEAVE);
+    else end();
   };
   document.addEventListener("visibilitychange", settle);
   restarts.subscribe(() => {
-    stop?.();
-    stop = undefined;
+    if (stop) end();
     settle();
   });
 

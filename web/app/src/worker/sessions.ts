@@ -106,9 +106,11 @@ export const createSessions = (tell: (m: SessionsTell) => void, o: { program: st
 
   const stop = () => {
     clearTimeout(again);
-    const c = channel;
+    const [c, p] = [channel, client];
     channel = client = undefined;
     follows.clear();
+    // Whoever waits for an answer is told that none will come.
+    p?.end();
     c?.close();
   };
 
