@@ -2,13 +2,16 @@ package scenario
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/url"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -150,6 +153,10 @@ func TestStoppedRelayIsNoticed(t *testing.T) {
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	// The signal only asks: on a busy machine a thread may answer once more.
+	if err := w.waitUntil("the relay has stopped", patience, func() bool { return hasStopped(p.cmd.Process.Pid) }); err != nil {
+		t.Fatal(err)
+	}
 	stopped := time.Now()
 	if _, err := s.Write([]byte{'x'}); err != nil {
 		t.Fatal(err)
@@ -191,4 +198,24 @@ func TestStoppedRelayIsNoticed(t *testing.T) {
 			t.Errorf("a stop of 15 s cost the agent its control connection: %+v", over)
 		}
 	}
+}
+
+// hasStopped reports whether every thread of a process has taken a stop signal;
+// true where no /proc tells.
+func hasStopped(pid int) bool {
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		return true
+	}
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(threads) == 0 {
+		return false
+	}
+	for _, path := range threads {
+		stat, err := os.ReadFile(path)
+		// The state stands behind the name, which is in parentheses and may hold some.
+		if _, state, ok := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " "); err != nil || !ok || !strings.HasPrefix(state, "T") {
+			return false
+		}
+	}
+	return true
 }
