@@ -121,6 +121,15 @@ func DecodeControl(b []byte) (Message, error) {
 			own[f] = v
 		}
 	}
+	// A number that is no close code is none: RefuseCode names one in its place,
+	// and the device hears of the refusal at once.
+	if v, ok := own["code"]; ok {
+		var code CloseCode
+		var number float64
+		if json.Unmarshal(v, &code) != nil && json.Unmarshal(v, &number) == nil {
+			delete(own, "code")
+		}
+	}
 	if len(own) == 0 {
 		return m, nil
 	}

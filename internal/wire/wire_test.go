@@ -299,3 +299,18 @@ func FuzzCleanReason(f *testing.F) {
 		}
 	})
 }
+
+// A code that is none must not keep the device waiting for the time-out of its dial.
+func TestRefuseWithACodeThatIsNone(t *testing.T) {
+	for _, code := range []string{"65536", "4502000000", "-1", "4502.5", "1e300"} {
+		m, err := DecodeControl([]byte(`{"op":"refuse","connId":"a.b","code":` + code + `,"reason":"no"}`))
+		if err != nil || m.ConnID != "a.b" || m.Reason != "no" || RefuseCode(m.Code) != CloseServiceRefused {
+			t.Errorf("code %s: %+v, %v", code, m, err)
+		}
+	}
+	for _, code := range []string{`"4502"`, `[4502]`, `true`} {
+		if m, err := DecodeControl([]byte(`{"op":"refuse","connId":"a.b","code":` + code + `}`)); !errors.Is(err, ErrMalformed) {
+			t.Errorf("code %s: %+v, %v", code, m, err)
+		}
+	}
+}
