@@ -26,11 +26,7 @@ const (
 var over = map[string]struct {
 	limit  int
 	reason string
-}{
-	"internal/session/tmux lines":       {1760, "finding, listing, following and typing share the server's one command path; a control client runs the commands of all"},
-	"internal/session/tmux.Pane fields": {24, "one field for each column of tmux's list, read in one place"},
-	"internal/session/watch lines":      {2700, "a pane's state is guarded by one lock: bytes, lists, files and examinations change the same fields"},
-}
+}{}
 
 func budget(t *testing.T, what string, have, limit int) {
 	t.Helper()

@@ -10,15 +10,21 @@ import (
 	"time"
 )
 
-// Pane is one pane as its server lists it.
-type Pane struct {
-	ID, Window, Session    string // %3, @2, $1
+// Place is where a pane is on its server.
+type Place struct {
+	Window, Session        string // @2, $1
 	SessionName            string
 	WindowName             string
-	Title                  string
 	WindowIndex, PaneIndex int
 	// Active says that this is the pane which a client of its session shows.
-	Active     bool
+	Active bool
+}
+
+// Pane is one pane as its server lists it.
+type Pane struct {
+	ID string // %3
+	Place
+	Title      string
 	PID        int    // of the process that the pane started
 	TTY        string // /dev/pts/4
 	Cols, Rows int
@@ -53,6 +59,17 @@ type Client struct {
 type Listing struct {
 	Panes   []Pane
 	Clients []Client
+}
+
+// Looking counts the clients of each session that are not watchers.
+func (l Listing) Looking() map[string]int {
+	out := map[string]int{}
+	for _, c := range l.Clients {
+		if !c.Watcher {
+			out[c.Session]++
+		}
+	}
+	return out
 }
 
 // paneFormat lists a pane in one line. A window's and a session's name hold no
@@ -95,17 +112,14 @@ const maxPanes = 4096
 func parseListing(out []byte) Listing {
 	var l Listing
 	at := map[string]int{}
-	looking := map[string]int{}
 	for line := range strings.SplitSeq(string(out), "\n") {
 		if rest, ok := strings.CutPrefix(line, "client\t"); ok {
 			if c, ok := parseClient(rest); ok && len(l.Clients) < maxPanes {
 				l.Clients = append(l.Clients, c)
-				if !c.Watcher {
-					looking[c.Session]++
-				}
 			}
 		}
 	}
+	looking := l.Looking()
 	for line := range strings.SplitSeq(string(out), "\n") {
 		p, ok := parsePane(line)
 		if !ok {
@@ -146,12 +160,16 @@ func parsePane(line string) (Pane, bool) {
 	}
 	number := func(i int) int { n, _ := strconv.Atoi(f[i]); return n }
 	p := Pane{
-		ID: f[0], Window: f[1], Session: f[2], WindowIndex: number(3), PaneIndex: number(4),
-		Active: f[5] == "11", PID: number(6), TTY: f[7], Cols: number(8), Rows: number(9),
+		ID: f[0],
+		Place: Place{
+			Window: f[1], Session: f[2], SessionName: plain(f[22]), WindowName: plain(f[23]),
+			WindowIndex: number(3), PaneIndex: number(4), Active: f[5] == "11",
+		},
+		PID: number(6), TTY: f[7], Cols: number(8), Rows: number(9),
 		CursorX: number(10), CursorY: number(11), Alternate: f[12] == "1", InMode: number(13) > 0,
 		Piped: f[14] == "1", Bell: f[15] == "1", Dead: f[16] == "1", DeadStatus: -1,
 		Output: seconds(f[19]), History: number(20),
-		Used: seconds(f[21]), SessionName: plain(f[22]), WindowName: plain(f[23]), Title: f[24],
+		Used: seconds(f[21]), Title: f[24],
 	}
 	if n, err := strconv.Atoi(f[17]); err == nil && p.Dead {
 		p.DeadStatus = n

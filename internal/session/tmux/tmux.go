@@ -1,7 +1,7 @@
-// Package tmux speaks with tmux servers that are there: it finds them, lists
-// their panes, follows what happens in them, reads screens and types into
-// panes. It resizes nothing, changes no option, takes no pane's pipe, starts no
-// server (NewSession starts a session on one that runs), and judges nothing.
+// Package tmux speaks with tmux servers that are there: it lists their panes,
+// follows what happens in them, reads screens and types into panes. It resizes
+// nothing, changes no option, takes no pane's pipe, starts no server (NewSession
+// starts a session on one that runs), and judges nothing.
 //
 // What a caller will get wrong: a server that does not answer is not dead, it
 // is ErrSilent, and nothing is known about its panes; names are for people, so

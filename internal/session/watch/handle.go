@@ -103,7 +103,7 @@ func (h *Handle) End(ctx context.Context) error {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
 	if p := h.w.panes[h.id]; p != nil {
-		p.server.nudge()
+		p.server.follow.Nudge()
 	}
 	return err
 }

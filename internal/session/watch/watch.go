@@ -27,7 +27,12 @@ import (
 	"holdfast/internal/session"
 	"holdfast/internal/session/conversation"
 	"holdfast/internal/session/proc"
-	"holdfast/internal/session/tmux"
+	"holdfast/internal/session/tmux/discover"
+	"holdfast/internal/session/watch/feed"
+	"holdfast/internal/session/watch/files"
+	"holdfast/internal/session/watch/leftover"
+	"holdfast/internal/session/watch/memory"
+	"holdfast/internal/session/watch/sources"
 )
 
 // ErrNoSession says that no session has that id, or no longer.
@@ -54,10 +59,7 @@ type Options struct {
 }
 
 // A Change is a session as it is now, or the id of one that is gone.
-type Change struct {
-	Session *session.Session // not changed after it was sent
-	Gone    session.ID
-}
+type Change = feed.Change
 
 // A Server is one tmux server as Servers tells of it.
 type Server struct {
@@ -68,15 +70,17 @@ type Server struct {
 
 // Watcher watches. Run must be called for it to do anything.
 type Watcher struct {
-	o     Options
-	log   *slog.Logger
-	exits *proc.Exits
-	files *files
-	wake  chan struct{} // tells the scheduler that something is due
-	slots chan struct{} // bounds the examinations at one time
-	wg    sync.WaitGroup
-	ready chan struct{} // closed when the first look is done
-	spool spool
+	o       Options
+	log     *slog.Logger
+	exits   *proc.Exits
+	files   *files.Files
+	wake    chan struct{} // tells the scheduler that something is due
+	slots   chan struct{} // bounds the examinations at one time
+	wg      sync.WaitGroup
+	ready   chan struct{} // closed when the first look is done
+	sources *sources.Reader
+	notes   *leftover.Notes
+	feed    feed.Feed
 
 	mu       sync.Mutex
 	running  bool
@@ -85,8 +89,7 @@ type Watcher struct {
 	pending  int                // servers of the first look that have not answered
 	looked   bool               // the first look began
 	readied  bool
-	subs     map[*subscriber]struct{}
-	memory   memory
+	memory   memory.Memory
 	keepSoon bool
 }
 
@@ -111,12 +114,16 @@ func New(o Options) (*Watcher, error) {
 	w := &Watcher{
 		o: o, log: o.Logger, wake: make(chan struct{}, 1), slots: make(chan struct{}, examinations),
 		ready: make(chan struct{}), panes: map[session.ID]*pane{}, servers: map[string]*server{},
-		subs: map[*subscriber]struct{}{},
 	}
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
-	w.memory = w.recall()
+	w.notes = leftover.New(o.StateDir, w.log)
+	w.sources = sources.New(sources.Options{StateDir: o.StateDir, Home: o.Home, Log: w.log})
+	var err error
+	if w.memory, err = memory.Load(o.StateDir); err != nil {
+		w.log.Warn("which sessions were seen cannot be read and is begun anew", "path", o.StateDir, "err", err)
+	}
 	return w, nil
 }
 
@@ -134,7 +141,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	files, err := newFiles()
+	changes, err := files.New()
 	if err != nil {
 		// The zero ctx frees exits.
 		done, cancel := context.WithCancel(ctx)
@@ -143,46 +150,36 @@ func (w *Watcher) Run(ctx context.Context) error {
 		return err
 	}
 	w.mu.Lock()
-	w.exits, w.files = exits, files
+	w.exits, w.files = exits, changes
 	w.mu.Unlock()
-	w.sweep()
+	w.notes.Sweep()
 	// Each ends with ctx; wg waits for them.
 	w.wg.Go(func() { exits.Run(ctx, w.processEnded) })
-	w.wg.Go(func() { files.run(ctx, w.fileChanged) })
+	w.wg.Go(func() { changes.Run(ctx, w.fileChanged) })
 	w.wg.Go(func() { w.schedule(ctx) })
 	w.discover(ctx)
 	w.wg.Wait()
 	w.keep(true)
 	w.mu.Lock()
 	w.exits, w.files, w.running = nil, nil, false
-	for s := range w.subs {
-		s.end()
-	}
 	w.mu.Unlock()
-	w.forgetClients()
+	w.feed.End()
+	w.notes.Forget()
 	return nil
 }
 
-const (
-	// lookEvery is how often new servers are looked for: a server that starts
-	// shows within a second. It costs a read of a directory and of a table.
-	lookEvery = 900 * time.Millisecond
-	// retryEvery is how often a socket that does not answer is tried again.
-	retryEvery = 5 * time.Second
-)
-
 // discover finds servers until ctx ends.
 func (w *Watcher) discover(ctx context.Context) {
-	d := tmux.NewDiscoverer(tmux.DiscoverOptions{Dirs: w.o.TmuxDirs})
+	d := discover.New(discover.Options{Dirs: w.o.TmuxDirs})
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	refused := map[string]uint64{} // files at which nobody answered
 	for {
-		var found []tmux.Found
+		var found []discover.Found
 		if w.o.Sockets != nil {
 			for _, s := range w.o.Sockets {
 				if info, err := os.Lstat(s); err == nil {
-					found = append(found, tmux.Found{Socket: s, File: uint64(info.ModTime().UnixNano())})
+					found = append(found, discover.Found{Socket: s, File: uint64(info.ModTime().UnixNano())})
 				}
 			}
 		} else {
@@ -196,7 +193,7 @@ func (w *Watcher) discover(ctx context.Context) {
 		w.readyLocked()
 		// What was said about a socket that is no longer there is forgotten.
 		for path, s := range w.servers {
-			if s.ended && !slices.ContainsFunc(found, func(f tmux.Found) bool { return f.Socket == path }) {
+			if s.ended && !slices.ContainsFunc(found, func(f discover.Found) bool { return f.Socket == path }) {
 				delete(w.servers, path)
 			}
 		}
@@ -207,47 +204,6 @@ func (w *Watcher) discover(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
-}
-
-// found starts to watch a server, when that is new.
-func (w *Watcher) found(ctx context.Context, f tmux.Found, refused map[string]uint64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	s := w.servers[f.Socket]
-	if s != nil && !s.ended {
-		s.deleted = f.Deleted
-		return
-	}
-	if f.Deleted {
-		if s == nil || s.problem == "" {
-			problem := fmt.Sprintf("its socket file was deleted; kill -USR1 %d makes tmux put it back", f.PID)
-			w.log.Warn("a tmux server cannot be reached", "path", f.Socket, "err", problem)
-			w.servers[f.Socket] = &server{w: w, socket: f.Socket, pid: f.PID, ended: true, problem: problem}
-		}
-		return
-	}
-	if s != nil && s.ended && s.problem == "" {
-		// It ended: another file or a listener makes it another server.
-		if !f.Certain && refused[f.Socket] == f.File {
-			return
-		}
-		if time.Since(s.endedAt) < retryEvery && refused[f.Socket] == f.File {
-			return
-		}
-	}
-	refused[f.Socket] = f.File
-	t, err := tmux.New(tmux.Options{Socket: f.Socket, Program: w.o.Tmux})
-	if err != nil {
-		return // no tmux program yet
-	}
-	s = &server{w: w, tmux: t, socket: f.Socket, poke: make(chan struct{}, 1), follows: map[string]*follow{}}
-	w.servers[f.Socket] = s
-	if !w.looked {
-		w.pending++
-		s.first = true
-	}
-	// Ends with ctx or with the server; wg waits for it.
-	w.wg.Go(func() { s.serve(ctx) })
 }
 
 // readyLocked tells that the first look is done: every server found answered
@@ -338,7 +294,11 @@ func (w *Watcher) Servers() []Server {
 		if s.ended && s.problem == "" {
 			continue
 		}
-		out = append(out, Server{Socket: path, PID: s.pid, Problem: s.problem})
+		pid := s.pid
+		if s.follow != nil {
+			pid = s.follow.PID()
+		}
+		out = append(out, Server{Socket: path, PID: pid, Problem: s.problem})
 	}
 	slices.SortFunc(out, func(a, b Server) int { return strings.Compare(a.Socket, b.Socket) })
 	return out
@@ -398,7 +358,7 @@ func (w *Watcher) Conversation(id session.ID) (conversation.Ref, error) {
 		return conversation.Ref{}, fmt.Errorf("find the conversation of session %s: %w", id, ErrNoSession)
 	}
 	facts, src := p.current()
-	ref, q := src.ref, w.query(facts, src)
+	ref, q := src.Ref, w.sources.Query(facts, src)
 	w.mu.Unlock()
 	if !ref.IsZero() {
 		return ref, nil
@@ -410,79 +370,34 @@ func (w *Watcher) Conversation(id session.ID) (conversation.Ref, error) {
 // Run, which close the channel. A slow reader gets fewer changes, the newest of
 // each session, and misses none.
 func (w *Watcher) Subscribe() (all []session.Session, changes <-chan Change, cancel func()) {
-	s := &subscriber{out: make(chan Change), more: make(chan struct{}, 1), done: make(chan struct{}), changes: map[session.ID]Change{}}
 	w.mu.Lock()
-	all = w.sessionsLocked()
-	w.subs[s] = struct{}{}
-	w.mu.Unlock()
-	// Ends with cancel or Run; the closed channel says that it has.
-	go s.deliver()
-	return all, s.out, func() {
-		w.mu.Lock()
-		delete(w.subs, s)
+	defer w.mu.Unlock()
+	changes, cancel = w.feed.Subscribe()
+	return w.sessionsLocked(), changes, cancel
+}
+
+// keep writes the memory, when something in it changed.
+func (w *Watcher) keep(always bool) {
+	w.mu.Lock()
+	if w.o.StateDir == "" || !w.keepSoon && !always {
+		w.keepSoon = false
 		w.mu.Unlock()
-		s.end()
+		return
 	}
-}
-
-// subscriber holds what one reader has not taken: at most one change a session.
-type subscriber struct {
-	out  chan Change
-	more chan struct{}
-	done chan struct{}
-	once sync.Once
-
-	mu      sync.Mutex
-	changes map[session.ID]Change
-	order   []session.ID
-}
-
-func (s *subscriber) end() { s.once.Do(func() { close(s.done) }) }
-
-func (s *subscriber) put(id session.ID, c Change) {
-	s.mu.Lock()
-	if _, ok := s.changes[id]; !ok {
-		s.order = append(s.order, id)
-	}
-	s.changes[id] = c
-	s.mu.Unlock()
-	select {
-	case s.more <- struct{}{}:
-	default:
-	}
-}
-
-func (s *subscriber) deliver() {
-	defer close(s.out)
-	for {
-		s.mu.Lock()
-		var c Change
-		ok := len(s.order) > 0
-		if ok {
-			c = s.changes[s.order[0]]
-			delete(s.changes, s.order[0])
-			s.order = s.order[1:]
-		}
-		s.mu.Unlock()
-		if !ok {
-			select {
-			case <-s.more:
-				continue
-			case <-s.done:
-				return
-			}
-		}
-		select {
-		case s.out <- c:
-		case <-s.done:
-			return
+	w.keepSoon = false
+	now := time.Now()
+	for id, p := range w.panes {
+		if m, ok := w.memory[id]; ok {
+			m.Kept, m.Seen = now, p.seen
+			w.memory[id] = m
 		}
 	}
-}
-
-// tellLocked sends a change to everybody.
-func (w *Watcher) tellLocked(id session.ID, c Change) {
-	for s := range w.subs {
-		s.put(id, c)
+	b, err := w.memory.Encode(now)
+	w.mu.Unlock()
+	if err == nil {
+		err = memory.Write(w.o.StateDir, b)
+	}
+	if err != nil {
+		w.log.Warn("which sessions were seen cannot be kept", "path", w.o.StateDir, "err", err)
 	}
 }

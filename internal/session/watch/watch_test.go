@@ -3,7 +3,6 @@ package watch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -18,6 +17,8 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast/internal/session"
+	"holdfast/internal/session/watch/leftover"
+	"holdfast/internal/session/watch/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -374,7 +375,7 @@ func TestSeenOutlivesARestart(t *testing.T) {
 	becomes(t, w, "b", session.Idle)
 	idA, idB := find(w, "a").ID, find(w, "b").ID
 	stop()
-	if files, _ := filepath.Glob(filepath.Join(state, clientsPrefix+"*")); len(files) != 0 {
+	if files, _ := filepath.Glob(filepath.Join(state, leftover.Prefix+"*")); len(files) != 0 {
 		t.Errorf("notes of clients left: %v", files)
 	}
 	m, err := New(o)
@@ -388,46 +389,10 @@ func TestSeenOutlivesARestart(t *testing.T) {
 		t.Errorf("remembered of b: %+v", b)
 	}
 	// A damaged file is begun anew.
-	if err := os.WriteFile(filepath.Join(state, memoryFile), []byte("{\"x\":"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(state, memory.File), []byte("{\"x\":"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if m, err = New(o); err != nil || len(m.memory) != 0 {
 		t.Errorf("a damaged memory: %v, %v", m.memory, err)
-	}
-}
-
-func TestLeftOverClientsAreSwept(t *testing.T) {
-	state := t.TempDir()
-	ours, other := exec.Command("sleep", "300"), exec.Command("sleep", "300")
-	for _, c := range []*exec.Cmd{ours, other} {
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		defer func() { c.Process.Kill(); c.Wait() }()
-	}
-	gone := exec.Command("true")
-	if err := gone.Run(); err != nil {
-		t.Fatal(err)
-	}
-	w, err := New(Options{StateDir: state, Home: t.TempDir(), Sockets: []string{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.rememberClient(ours.Process.Pid)
-	b, err := os.ReadFile(w.clientsFile())
-	if err != nil {
-		t.Fatal(err)
-	}
-	note := string(b) + fmt.Sprintf("%d 12345\n1 1\nx\n", other.Process.Pid)
-	os.Remove(w.clientsFile())
-	if err := os.WriteFile(filepath.Join(state, clientsPrefix+strconv.Itoa(gone.Process.Pid)), []byte(note), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	w.sweep()
-	if err := ours.Wait(); err == nil {
-		t.Error("the noted client ended well")
-	}
-	if syscall.Kill(other.Process.Pid, 0) != nil {
-		t.Error("another process with a used id was ended")
 	}
 }

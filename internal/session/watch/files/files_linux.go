@@ -1,4 +1,4 @@
-package watch
+package files
 
 import (
 	"context"
@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// files tells when files change: inotify on their directories, since tools
+// Files tells when files change: inotify on their directories, since tools
 // replace files and make them late. A file that is not there yet is told when
 // it comes; one whose directory is not there is looked for every few seconds.
-type files struct {
+type Files struct {
 	fd, wake int
 
 	mu    sync.Mutex
@@ -31,7 +31,8 @@ const maxDirs = 512
 // missingEvery is how often a directory is looked for that is not there.
 const missingEvery = 2 * time.Second
 
-func newFiles() (*files, error) {
+// New makes a Files; Run must be called for it to tell anything, and frees it.
+func New() (*Files, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("watch files: %w", err)
@@ -41,11 +42,11 @@ func newFiles() (*files, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("watch files: %w", err)
 	}
-	return &files{fd: fd, wake: wake, paths: map[string][]string{}, dirs: map[string]int{}, names: map[int]string{}}, nil
+	return &Files{fd: fd, wake: wake, paths: map[string][]string{}, dirs: map[string]int{}, names: map[int]string{}}, nil
 }
 
-// set says which files an owner wants to hear of; none ends it.
-func (f *files) set(owner string, paths []string) {
+// Set says which files an owner wants to hear of; none ends it.
+func (f *Files) Set(owner string, paths []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if slices.Equal(f.paths[owner], paths) {
@@ -60,7 +61,7 @@ func (f *files) set(owner string, paths []string) {
 }
 
 // reconcileLocked watches the directories that are wanted and no others.
-func (f *files) reconcileLocked() (missing bool) {
+func (f *Files) reconcileLocked() (missing bool) {
 	if f.fd < 0 {
 		return false
 	}
@@ -92,8 +93,8 @@ func (f *files) reconcileLocked() (missing bool) {
 	return missing
 }
 
-// run calls changed with each owner of a file that changed, until ctx ends.
-func (f *files) run(ctx context.Context, changed func(owner string)) {
+// Run calls changed with each owner of a file that changed, until ctx ends.
+func (f *Files) Run(ctx context.Context, changed func(owner string)) {
 	woken := make(chan struct{})
 	// Runs when ctx ends, which makes run leave poll; run waits for it.
 	stop := context.AfterFunc(ctx, func() {
@@ -148,7 +149,7 @@ func (f *files) run(ctx context.Context, changed func(owner string)) {
 }
 
 // owners finds whom the events of one read concern.
-func (f *files) owners(b []byte) []string {
+func (f *Files) owners(b []byte) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var out []string

@@ -1,4 +1,10 @@
-package tmux
+// Package discover finds the tmux servers of this user by their sockets, wherever
+// those are. It connects to none, starts none and asks none anything.
+//
+// What a caller will get wrong: a socket file is no proof of a server, it may
+// have been left behind (Found.Certain says that something listens); and a server
+// whose socket file was deleted runs on, out of reach.
+package discover
 
 import (
 	"os"
@@ -22,9 +28,9 @@ type Found struct {
 	File uint64
 }
 
-// DiscoverOptions say where to look. The zero value looks in /tmp and at what
+// Options say where to look. The zero value looks in /tmp and at what
 // the system says.
-type DiscoverOptions struct {
+type Options struct {
 	// Dirs are directories as TMUX_TMPDIR names them, beside /tmp.
 	Dirs []string
 }
@@ -41,8 +47,8 @@ type Discoverer struct {
 	sys  system
 }
 
-// NewDiscoverer makes a Discoverer.
-func NewDiscoverer(o DiscoverOptions) *Discoverer {
+// New makes a Discoverer.
+func New(o Options) *Discoverer {
 	d := &Discoverer{uid: os.Getuid()}
 	for _, base := range append([]string{"/tmp"}, o.Dirs...) {
 		if base == "" {

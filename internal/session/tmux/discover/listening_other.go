@@ -1,6 +1,6 @@
 //go:build !linux
 
-package tmux
+package discover
 
 import (
 	"context"
@@ -21,6 +21,9 @@ type system struct {
 // no list of sockets: that starts ps.
 const processTick = 10 * time.Second
 
+// processTimeout bounds ps, which answers within milliseconds.
+const processTimeout = 4 * time.Second
+
 // listening reads the socket from the command lines of this user's tmux
 // processes: -S names it, -L a file in one of the directories.
 func (d *Discoverer) listening(map[string]Found) []Found {
@@ -28,7 +31,7 @@ func (d *Discoverer) listening(map[string]Found) []Found {
 		return d.sys.found
 	}
 	d.sys.looked = time.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "ps", "-U", strconv.Itoa(d.uid), "-o", "pid=,command=").Output()
 	if err != nil {

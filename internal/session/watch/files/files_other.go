@@ -1,6 +1,6 @@
 //go:build !linux
 
-package watch
+package files
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// files tells when files change. Here they are asked for, a few times a second:
+// Files tells when files change. Here they are asked for, a few times a second:
 // there are two for each tool that runs.
-type files struct {
+type Files struct {
 	mu    sync.Mutex
 	paths map[string][]string // by owner
 	state map[string]state
@@ -27,12 +27,13 @@ type state struct {
 // half a second.
 const askEvery = 250 * time.Millisecond
 
-func newFiles() (*files, error) {
-	return &files{paths: map[string][]string{}, state: map[string]state{}}, nil
+// New makes a Files; Run must be called for it to tell anything.
+func New() (*Files, error) {
+	return &Files{paths: map[string][]string{}, state: map[string]state{}}, nil
 }
 
-// set says which files an owner wants to hear of; none ends it.
-func (f *files) set(owner string, paths []string) {
+// Set says which files an owner wants to hear of; none ends it.
+func (f *Files) Set(owner string, paths []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if slices.Equal(f.paths[owner], paths) {
@@ -45,8 +46,8 @@ func (f *files) set(owner string, paths []string) {
 	f.paths[owner] = paths
 }
 
-// run calls changed with each owner of a file that changed, until ctx ends.
-func (f *files) run(ctx context.Context, changed func(owner string)) {
+// Run calls changed with each owner of a file that changed, until ctx ends.
+func (f *Files) Run(ctx context.Context, changed func(owner string)) {
 	tick := time.NewTicker(askEvery)
 	defer tick.Stop()
 	for {

@@ -1,4 +1,4 @@
-package watch
+package sources
 
 import (
 	"os"
@@ -21,43 +21,43 @@ type spool struct {
 }
 
 // hookPaths are where hooks spool what they are told.
-func (w *Watcher) hookPaths() []string {
-	if w.o.StateDir == "" {
+func (r *Reader) hookPaths() []string {
+	if r.o.StateDir == "" {
 		return nil
 	}
-	return []string{hooks.SpoolDir(w.o.StateDir) + "/"}
+	return []string{hooks.SpoolDir(r.o.StateDir) + "/"}
 }
 
 // hookEvents are the newest events, the newest first.
-func (w *Watcher) hookEvents() []hooks.Event {
-	if w.o.StateDir == "" {
+func (r *Reader) hookEvents() []hooks.Event {
+	if r.o.StateDir == "" {
 		return nil
 	}
-	info, err := os.Stat(hooks.SpoolDir(w.o.StateDir))
+	info, err := os.Stat(hooks.SpoolDir(r.o.StateDir))
 	if err != nil {
 		return nil
 	}
-	w.spool.mu.Lock()
-	defer w.spool.mu.Unlock()
+	r.spool.mu.Lock()
+	defer r.spool.mu.Unlock()
 	// A file that is replaced within the clock's grain leaves the time as it was.
-	if info.ModTime().Equal(w.spool.changed) && time.Since(info.ModTime()) > time.Second {
-		return w.spool.events
+	if info.ModTime().Equal(r.spool.changed) && time.Since(info.ModTime()) > time.Second {
+		return r.spool.events
 	}
-	events, err := hooks.Events(w.o.StateDir)
+	events, err := hooks.Events(r.o.StateDir)
 	if err != nil {
-		w.log.Warn("what hooks told cannot be read", "err", err)
+		r.o.Log.Warn("what hooks told cannot be read", "err", err)
 		return nil
 	}
-	w.spool.events, w.spool.changed = events, info.ModTime()
+	r.spool.events, r.spool.changed = events, info.ModTime()
 	return events
 }
 
 // hookSignal takes in what hooks said about a program in this pane. A tool that
 // this one started has the same pane in its environment, so the process decides.
-func (p *pane) hookSignal(s *sources, f proc.Facts, pane string) {
-	for _, e := range p.w.hookEvents() {
+func (r *Reader) hookSignal(s *Sources, f proc.Facts, pane, socket string) {
+	for _, e := range r.hookEvents() {
 		if e.Tool != f.Tool || e.Pane != pane || len(e.PIDs) > 0 && !slices.Contains(e.PIDs, f.PID) ||
-			e.Socket != "" && !sameFile(e.Socket, p.server.socket) || e.At.Before(f.Started) {
+			e.Socket != "" && !sameFile(e.Socket, socket) || e.At.Before(f.Started) {
 			continue
 		}
 		if s.sessionID == "" {
@@ -69,11 +69,11 @@ func (p *pane) hookSignal(s *sources, f proc.Facts, pane string) {
 		if e.State == session.Exited {
 			return // the process tells that
 		}
-		s.hook = &judge.Signal{State: e.State, Kind: e.Kind, At: e.At, Detail: "its hook told " + e.Detail, Tasks: e.Tasks > 0}
+		s.Hook = &judge.Signal{State: e.State, Kind: e.Kind, At: e.At, Detail: "its hook told " + e.Detail, Tasks: e.Tasks > 0}
 		// Codex asks its hook before it decides by itself whether to ask the person:
 		// only the screen tells that it did.
 		if f.Tool == "codex" && e.State == session.Waiting && e.Kind == session.Permission {
-			s.hook.State, s.hook.Kind = session.Working, ""
+			s.Hook.State, s.Hook.Kind = session.Working, ""
 		}
 		return
 	}
