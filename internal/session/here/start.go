@@ -16,8 +16,9 @@ import (
 	"holdfast/internal/session/tmux"
 )
 
-// appearTime is how long a new session may take to be seen by the watcher.
-const appearTime = 5 * time.Second
+// appearTime is how long a new session may take to be seen by the watcher: that
+// of a new server takes a second, on a machine that is busy some.
+const appearTime = 10 * time.Second
 
 // startTimeout bounds tmux's own start of a session.
 const startTimeout = 10 * time.Second
@@ -191,15 +192,15 @@ func (h *Here) start(ctx context.Context, dir, program string) (socket, pane str
 	}
 	name := sessionName(dir)
 	for try := range 20 {
-		args := []string{"-u", "new-session", "-d", "-P", "-F", "#{socket_path}\n#{pane_id}", "-c", dir}
+		args := []string{"-u", "new-session", "-d", "-P", "-F", "#{socket_path}\n#{pane_id}", "-c", tmux.NoFormat(dir)}
 		if name != "" && try < 19 {
 			n := name
 			if try > 0 {
 				n = fmt.Sprintf("%s-%d", name, try+1)
 			}
-			args = append(args, "-s", n)
+			args = append(args, "-s", tmux.NoFormat(n))
 		}
-		cmd := exec.CommandContext(ctx, path, append(args, strings.Join(words, " "))...)
+		cmd := exec.CommandContext(ctx, path, tmux.Literal(append(args, strings.Join(words, " ")))...)
 		cmd.Env, cmd.Dir, cmd.WaitDelay = h.cleanEnviron(), dir, time.Second
 		out, err := cmd.CombinedOutput()
 		if err == nil {
@@ -208,6 +209,9 @@ func (h *Here) start(ctx context.Context, dir, program string) (socket, pane str
 				return "", "", errors.New("tmux started a session and did not say which")
 			}
 			return lines[0], lines[1], nil
+		}
+		if ctx.Err() != nil {
+			return "", "", proto.Errorf(proto.CodeFailed, "tmux on the machine does not answer, so no session was started that is known of")
 		}
 		if !strings.Contains(string(out), "duplicate session") {
 			return "", "", fmt.Errorf("start a session: %w: %s", err, proto.Cut(strings.TrimSpace(string(out)), 200))

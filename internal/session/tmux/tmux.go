@@ -249,12 +249,12 @@ func (s *Server) arguments(args ...string) []string {
 	if s.Info().atLeast(3, 2) {
 		out = append(out, "-N")
 	}
-	return append(out, literal(args)...)
+	return append(out, Literal(args)...)
 }
 
-// literal keeps tmux from taking a semicolon at an argument's end for the end
-// of the command.
-func literal(args []string) []string {
+// Literal keeps tmux from taking a semicolon at an argument's end for the end
+// of the command; one that is alone stays what it is.
+func Literal(args []string) []string {
 	out := slices.Clone(args)
 	for i, a := range out {
 		if a != ";" && strings.HasSuffix(a, ";") {

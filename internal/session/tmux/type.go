@@ -144,6 +144,11 @@ type NewSessionOptions struct {
 
 var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
 
+// NoFormat keeps tmux from expanding a text in the arguments that it takes for
+// formats, such as -c and -s of new-session: "#(reboot)" is a directory's name
+// too.
+func NoFormat(s string) string { return strings.ReplaceAll(s, "#", "##") }
+
 // NewSession starts a detached session on this server and returns its pane's
 // id. It does not touch the server's own environment.
 func (s *Server) NewSession(ctx context.Context, o NewSessionOptions) (pane string, err error) {
@@ -153,10 +158,9 @@ func (s *Server) NewSession(ctx context.Context, o NewSessionOptions) (pane stri
 	if len(o.Name) > 256 || strings.ContainsAny(o.Name, "\x00\n") {
 		return "", errors.New("start a session: the name is too long or holds a line break")
 	}
-	// tmux expands formats in -c and -s.
-	args := []string{"new-session", "-d", "-P", "-F", "#{pane_id}", "-c", strings.ReplaceAll(o.Dir, "#", "##")}
+	args := []string{"new-session", "-d", "-P", "-F", "#{pane_id}", "-c", NoFormat(o.Dir)}
 	if o.Name != "" {
-		args = append(args, "-s", strings.ReplaceAll(o.Name, "#", "##"))
+		args = append(args, "-s", NoFormat(o.Name))
 	}
 	if o.Cols > 0 && o.Rows > 0 {
 		args = append(args, "-x", fmt.Sprint(min(o.Cols, 1000)), "-y", fmt.Sprint(min(o.Rows, 1000)))
@@ -183,7 +187,7 @@ func (s *Server) NewSession(ctx context.Context, o NewSessionOptions) (pane stri
 	}
 	full := s.arguments(args...)
 	if o.StartServer {
-		full = append([]string{"-u", "-S", s.socket}, literal(args)...)
+		full = append([]string{"-u", "-S", s.socket}, Literal(args)...)
 	}
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
