@@ -169,8 +169,9 @@ export const device = async (scene, profile = PHONE) => {
   const d = { context, page, faults: [], requests: [] };
   const watch = (p) => {
     p.on("console", (m) => {
-      // A refused or lost connection is the browser's own line, and expected.
-      if (m.type() == "error" && !/net::ERR_|WebSocket connection|status of 4\d\d/.test(m.text())) d.faults.push(m.text());
+      // A refused or lost connection is the browser's own line, and expected; so is
+      // a look for an update of the service worker without a network.
+      if (m.type() == "error" && !/net::ERR_|WebSocket connection|status of 4\d\d|error occurred when fetching the script/.test(m.text())) d.faults.push(m.text());
     });
     p.on("pageerror", (e) => d.faults.push(String(e)));
   };

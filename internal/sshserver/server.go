@@ -202,7 +202,8 @@ func (s *Server) Serve(conn net.Conn, deviceID string) {
 	}
 	l.log.Info("ssh connection", "paired", l.paired, "took", time.Since(began))
 	l.serve(chans, reqs)
-	l.log.Info("ssh connection ended", "took", time.Since(began))
+	// What x/crypto keeps of the end: a device's goodbye, or what went wrong.
+	l.log.Info("ssh connection ended", "took", time.Since(began), "err", l.conn.Wait())
 }
 
 func (s *Server) begin(conn net.Conn) error {

@@ -141,6 +141,8 @@ export class Writer {
 
   string(value: Uint8Array | string): this {
     const bytes = typeof value == "string" ? encode(value) : value;
+    // Whatever else a caller without types hands over would become a message of no length.
+    if (!(bytes instanceof Uint8Array)) throw new TypeError("neither text nor bytes");
     return this.u32(bytes.length).raw(bytes);
   }
 

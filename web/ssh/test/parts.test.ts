@@ -32,6 +32,11 @@ test("numbers: RFC 4251's examples, and what is refused", () => {
   assert.equal(positive("00000021" + "00" + "ff".repeat(32)).length, 32);
 });
 
+test("writing: text and bytes, and nothing else becomes a message", () => {
+  assert.equal(hex(new Writer(1).string("a").string(Uint8Array.of(2)).bytes), "01000000016100000000".slice(0, 12) + "0000000102");
+  for (const wrong of [7, undefined, null, [1]]) assert.throws(() => new Writer(1).string(wrong as never), TypeError);
+});
+
 test("reading: nothing beyond the end, nothing left", () => {
   const r = new Reader(Buffer.from("0000000161ff", "hex"), "thing");
   assert.equal(r.text(), "a");

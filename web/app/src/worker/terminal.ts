@@ -31,7 +31,9 @@ export interface Terminal {
   readonly over: boolean;
 }
 
-export const createTerminal = (program: Program, size: { cols: number; rows: number }, on: TerminalEvents): Terminal => {
+export const createTerminal = (program: Program, { cols, rows }: { cols: number; rows: number }, on: TerminalEvents): Terminal => {
+  // Of what was handed over the size alone: a message of the page has more in it.
+  let size = { cols, rows };
   let channel: Channel | undefined;
   let times = 0; // that it was opened
   let over = false;
@@ -57,7 +59,7 @@ export const createTerminal = (program: Program, size: { cols: number; rows: num
     try {
       c = await client.openSession();
       const asked = { ...size };
-      await c.requestPty({ term: "xterm-256color", ...asked });
+      await c.requestPty({ ...asked, term: "xterm-256color" });
       if (over) return c.close();
       channel = c;
       c.onData((data) => {

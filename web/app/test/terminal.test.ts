@@ -1,0 +1,115 @@
+// The Worker's side of a terminal: what it asks of SSH, and what becomes of it
+// when the connection is replaced.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { SshError, type Channel, type Client, type Exit } from "@holdfast/ssh";
+import { createTerminal } from "../src/worker/terminal.js";
+import type { Ending, Program } from "../src/worker/messages.js";
+
+/** A connection of which every channel notes what was asked of it. */
+const connection = (refuse = "") => {
+  const asked: unknown[][] = [];
+  let reader: ((data: Uint8Array, stream: "stdout") => Promise<void> | void) | undefined;
+  let ended!: (e: Exit) => void;
+  const exit = new Promise<Exit>((r) => (ended = r));
+  const ask = (name: string) => (...more: unknown[]) => {
+    asked.push([name, ...more]);
+    return name == refuse ? Promise.reject(new SshError("channel", `the server refused ${name}`)) : Promise.resolve();
+  };
+  const channel = {
+    requestPty: ask("pty"), shell: ask("shell"), exec: ask("exec"), write: ask("write"), resize: ask("resize"), close: ask("close"),
+    onData: (f: typeof reader) => (reader = f), exit,
+  } as unknown as Channel;
+  const client = { openSession: async () => channel } as unknown as Client;
+  return { client, asked, ended, say: (data: Uint8Array) => reader!(data, "stdout") };
+};
+
+const scene = (program: Program, size: { cols: number; rows: number }) => {
+  const heard: unknown[] = [];
+  const terminal = createTerminal(program, size, {
+    opened: (again) => heard.push(again ? "opened again" : "opened"),
+    data: (data) => heard.push(data.length),
+    ended: (e: Ending) => heard.push(e),
+    sent: () => {},
+  });
+  return { terminal, heard };
+};
+const soon = () => new Promise((r) => setImmediate(r));
+
+test("a terminal is asked for by name and size, whatever else the page's message holds", async () => {
+  const message = { op: "open", term: 7, program: { kind: "shell" }, cols: 45, rows: 30 } as const;
+  const { terminal, heard } = scene(message.program, message);
+  const c = connection();
+  terminal.connected(c.client);
+  await soon();
+  assert.deepEqual(c.asked, [["pty", { term: "xterm-256color", cols: 45, rows: 30 }], ["shell"]]);
+  assert.deepEqual(heard, ["opened"]);
+});
+
+test("a size that changed before there was a channel is the one that is asked for", async () => {
+  const { terminal } = scene({ kind: "shell" }, { cols: 10, rows: 10 });
+  terminal.resize(80, 24);
+  const c = connection();
+  terminal.connected(c.client);
+  terminal.resize(81, 25);
+  await soon();
+  assert.deepEqual(c.asked, [["pty", { term: "xterm-256color", cols: 81, rows: 25 }], ["shell"]]);
+});
+
+test("a shell ends with its connection, a tmux session is attached on the next", async () => {
+  for (const [program, want] of [
+    [{ kind: "shell" }, ["opened", { how: "lost" }]],
+    [{ kind: "tmux", name: "build", fit: false }, ["opened", "opened again"]],
+  ] as const) {
+    const { terminal, heard } = scene(program, { cols: 80, rows: 24 });
+    const [first, second] = [connection(), connection()];
+    terminal.connected(first.client);
+    await soon();
+    terminal.disconnected();
+    first.ended({ lost: new SshError("transport", "gone") });
+    terminal.connected(second.client);
+    await soon();
+    assert.deepEqual(heard, want);
+    // What is attached again must not be made anew.
+    if (program.kind == "tmux") assert.doesNotMatch(String(second.asked[1]![1]), /new-session/);
+  }
+});
+
+test("a connection lost while a shell was being opened is no end of it", async () => {
+  const { terminal, heard } = scene({ kind: "shell" }, { cols: 80, rows: 24 });
+  terminal.connected({ openSession: () => Promise.reject(new SshError("transport", "gone")) } as unknown as Client);
+  await soon();
+  terminal.disconnected();
+  assert.deepEqual(heard, []);
+  terminal.connected(connection().client);
+  await soon();
+  assert.deepEqual(heard, ["opened"]);
+});
+
+test("a refusal says why", async () => {
+  const { terminal, heard } = scene({ kind: "shell" }, { cols: 80, rows: 24 });
+  terminal.connected(connection("pty").client);
+  await soon();
+  assert.deepEqual(heard, [{ how: "refused", text: "the server refused pty" }]);
+  assert.ok(terminal.over);
+});
+
+test("what the page has not shown holds back what comes, byte for byte", async () => {
+  const { terminal } = scene({ kind: "shell" }, { cols: 80, rows: 24 });
+  const c = connection();
+  terminal.connected(c.client);
+  await soon();
+  const taken: number[] = [];
+  for (const n of [10, 20]) void Promise.resolve(c.say(new Uint8Array(n))).then(() => taken.push(n));
+  terminal.consumed(9);
+  await soon();
+  assert.deepEqual(taken, []);
+  terminal.consumed(1 + 19);
+  await soon();
+  assert.deepEqual(taken, [10]);
+  // Nobody waits for a page that is gone.
+  terminal.end();
+  await soon();
+  assert.deepEqual(taken, [10, 20]);
+});
