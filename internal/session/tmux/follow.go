@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"holdfast/internal/session/tmux/attach"
 )
 
 var (
@@ -45,7 +47,7 @@ type FollowOptions struct {
 	// Change is called for every other notification, with its name: window-add,
 	// session-changed, pane-mode-changed and so on.
 	Change func(name string)
-	// Started is told the client's process id.
+	// Started is told the client's process id, where it has a process.
 	Started func(pid int)
 }
 
@@ -66,49 +68,31 @@ func (s *Server) Follow(ctx context.Context, o FollowOptions) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cmd := exec.Command(s.program, "-u", "-S", s.socket, "-N", "-C",
-		"attach-session", "-E", "-f", "ignore-size,read-only,pause-after=2", "-t", o.Session)
-	cmd.Env = s.environ
-	stdin, err := cmd.StdinPipe()
+	l, err := s.open(ctx, o)
 	if err != nil {
 		return fmt.Errorf("follow session %s: %w", o.Session, err)
 	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return fmt.Errorf("follow session %s: %w", o.Session, err)
-	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("follow session %s: %w", o.Session, err)
-	}
-	if o.Started != nil {
-		o.Started(cmd.Process.Pid)
-	}
-	c := &client{server: s, o: o, stdin: stdin, ended: make(chan struct{}), panes: map[string]*flow{}}
+	c := &client{server: s, o: o, stdin: l.in, ended: make(chan struct{}), panes: map[string]*flow{}}
 	// The closer ends with Follow, which waits for it. Closing stdin makes the
-	// client detach; a server that hangs cannot let it go, so it is killed then.
+	// server let the client go; one that hangs cannot.
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
 		<-ctx.Done()
-		stdin.Close()
+		l.in.Close()
 		select {
 		case <-c.ended:
 		case <-time.After(time.Second):
-			cmd.Process.Kill()
-			// The server holds the other end of the pipe too, and hangs.
-			stdout.Close()
+			l.cut()
 		}
 	}()
-	err = c.read(ctx, stdout)
+	err = c.read(ctx, l.out)
 	s.forget(c)
 	c.fail()
 	close(c.ended)
 	cancel()
 	<-closed
-	// The client has closed its output or was killed; it is not waited for longer
-	// than that takes.
-	cmd.Process.Kill()
-	cmd.Wait()
+	l.end()
 	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		err = cause
 	}
@@ -116,6 +100,63 @@ func (s *Server) Follow(ctx context.Context, o FollowOptions) error {
 }
 
 var sessionID = regexp.MustCompile(`^\$[0-9]{1,10}$`)
+
+// link is a control client's connection to the server.
+type link struct {
+	in  io.WriteCloser
+	out io.ReadCloser
+	cut func() // ends it although the server hangs
+	end func() // frees it, when it has ended or is to end
+}
+
+// attachArgs attach without a part in the size of windows, and leave the
+// session's environment alone.
+func attachArgs(session string) []string {
+	return []string{"attach-session", "-E", "-f", "ignore-size,read-only,pause-after=2", "-t", session}
+}
+
+// open attaches: without a process where tmux's own client endangers the server,
+// see package attach.
+func (s *Server) open(ctx context.Context, o FollowOptions) (link, error) {
+	info := s.Info()
+	if !info.atLeast(3, 7) {
+		c, err := attach.Open(ctx, attach.Options{Socket: s.socket, Args: attachArgs(o.Session), Marked: info.atLeast(3, 6)})
+		if err != nil {
+			return link{}, err
+		}
+		return link{in: c.In, out: c.Out, cut: c.Close, end: c.Close}, nil
+	}
+	cmd := exec.Command(s.program, append([]string{"-u", "-S", s.socket, "-N", "-C"}, attachArgs(o.Session)...)...)
+	cmd.Env = s.environ
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return link{}, err
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return link{}, err
+	}
+	if err := cmd.Start(); err != nil {
+		return link{}, err
+	}
+	if o.Started != nil {
+		o.Started(cmd.Process.Pid)
+	}
+	return link{
+		in: stdin, out: stdout,
+		cut: func() {
+			cmd.Process.Kill()
+			// The server holds the other end of the pipe too, and hangs.
+			stdout.Close()
+		},
+		// The client has closed its output or was killed; it is not waited for
+		// longer than that takes.
+		end: func() {
+			cmd.Process.Kill()
+			cmd.Wait()
+		},
+	}, nil
+}
 
 // forget makes commands go another way once this client is gone.
 func (s *Server) forget(c *client) {

@@ -86,7 +86,7 @@ func ourClients(t testing.TB, list string) (pids []string) {
 	t.Helper()
 	for pid := range strings.FieldsSeq(list) {
 		out, _ := exec.Command("ps", "-o", "ppid=", "-p", pid).Output()
-		if strings.TrimSpace(string(out)) == strconv.Itoa(os.Getpid()) {
+		if us := strconv.Itoa(os.Getpid()); pid == us || strings.TrimSpace(string(out)) == us {
 			pids = append(pids, pid)
 		}
 	}
