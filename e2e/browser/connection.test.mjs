@@ -405,7 +405,7 @@ test("no request leaves for anybody but the page's own relay", async () => {
   await pair(d, await up.link());
   await shell(d);
   await d.page.evaluate(() => (location.hash = "#/about"));
-  await d.page.getByText("sha256:").waitFor();
+  await d.page.locator("code", { hasText: /^sha256:/ }).waitFor();
   assert.deepEqual([...new Set(d.requests.map((r) => new URL(r).origin))], [new URL(up.url).origin]);
   const shown = /sha256:[0-9a-f]{64}/.exec(await d.page.innerText("body"))[0];
   assert.ok(readFileSync(new URL("../../internal/webapp/dist/index.html", import.meta.url), "utf8").includes(shown));

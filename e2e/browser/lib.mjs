@@ -205,6 +205,18 @@ export const shell = async (d, ready = /\$ ?$/) => {
   await shows(page, ready);
 };
 
+/** A page and a shell of its own for the next test, whatever the last one left behind. */
+export const fresh = async (d, where) => {
+  const { page } = d;
+  await page.setViewportSize(PHONE.viewport);
+  // A new address alone would be no new page.
+  await page.goto("about:blank");
+  await page.goto(where);
+  // The shell that was on the screen ended with its page, and would be said to have.
+  await page.evaluate(() => sessionStorage.clear());
+  await shell(d);
+};
+
 export const tmux = async ({ page }, name, fit = "") => {
   await page.evaluate(([id, name, fit]) => (location.hash = `#/m/${id}/tmux/${name}${fit}`), [machineId(page), name, fit]);
   await page.waitForSelector('.screen[data-phase="open"]', { timeout: 20_000 });

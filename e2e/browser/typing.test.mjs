@@ -3,20 +3,21 @@
 // machine.
 
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
-import { closeBrowser, compose, device, FIELD, insert, line, pair, PHONE, prompt, recorder, run, Scene, shell, shows, sleep, soft, text, until } from "./lib.mjs";
+import { after, before, beforeEach, test } from "node:test";
+import { closeBrowser, compose, device, FIELD, fresh, insert, line, pair, PHONE, prompt, recorder, run, Scene, shell, shows, sleep, soft, text, until } from "./lib.mjs";
 
 const DEL = "\x7f";
 const scene = new Scene();
-let d, page, cdp;
+let d, page, cdp, where;
 
 before(async () => {
   const up = await scene.up();
   d = await device(scene, PHONE);
   ({ page, cdp } = d);
   await pair(d, await up.link());
-  await shell(d);
+  where = page.url();
 });
+beforeEach(() => fresh(d, where));
 after(async () => {
   await scene.end();
   await closeBrowser();
