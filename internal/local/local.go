@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/session/proto"
 	"holdfast/internal/state"
 	"holdfast/internal/wire"
 )
@@ -82,8 +83,18 @@ type Answer struct {
 	Devices  []wire.DeviceInfo `json:"devices,omitempty"`
 	Machines *wire.Machines    `json:"machines,omitempty"`
 	Agent    json.RawMessage   `json:"agent,omitempty"` // an agent.Status
+	// Calls are, with a status, the devices that asked to be called when a session
+	// waits.
+	Calls []Call `json:"calls,omitempty"`
 	// Tokens holds what a relay knows, by id.
 	Tokens map[string]TokenUse `json:"tokens,omitempty"`
+}
+
+// Call is how it stands with a device that asked to be called.
+type Call struct {
+	Device string `json:"device"`
+	Name   string `json:"name"`
+	proto.PushState
 }
 
 // TokenUse is what a running relay knows about a token: how many streams are

@@ -37,6 +37,7 @@ const (
 	RelaySocket    = "relay-control.sock" // of the running relay
 	UpgradeFile    = "upgrade.json"       // how the last upgrade of a running relay went
 	SeenFile       = "seen.json"          // when machines last answered this computer
+	PushFile       = "push.json"          // devices to call when a session waits, with their keys
 	UploadsDir     = "uploads"            // files that devices sent to this machine
 	lockFile       = "lock"
 )

@@ -104,7 +104,7 @@ func StartAgent(o AgentOptions) (_ *Agent, err error) {
 	}
 	var streams map[local.Op]local.StreamHandler
 	if !o.SessionsOff {
-		if a.here, err = startHere(o); err != nil {
+		if a.here, err = startHere(o, devices); err != nil {
 			return nil, err
 		}
 		so.Subsystems = map[string]sshserver.Subsystem{
@@ -140,7 +140,7 @@ func StartAgent(o AgentOptions) (_ *Agent, err error) {
 	}
 	if a.agent, err = agent.New(agent.Options{
 		Relay: o.Relay, Machine: o.Machine, Token: o.Token, SSHD: o.SSHD, Services: services,
-		Revoke:  func(_ context.Context, device, key string) error { return a.server.Revoke(device, key) },
+		Revoke:  func(_ context.Context, device, key string) error { return a.letOut(device, key) },
 		Version: o.Version, Keepalive: o.Keepalive, Proxy: o.Proxy, InsecureHTTP: o.InsecureHTTP,
 		Log: o.Log,
 	}); err != nil {
@@ -166,7 +166,7 @@ func StartAgent(o AgentOptions) (_ *Agent, err error) {
 }
 
 // startHere begins to watch the sessions of this machine.
-func startHere(o AgentOptions) (*here.Here, error) {
+func startHere(o AgentOptions, devices *sshserver.DeviceKeys) (*here.Here, error) {
 	home := o.Home
 	if home == "" {
 		var err error
@@ -174,10 +174,41 @@ func startHere(o AgentOptions) (*here.Here, error) {
 			return nil, fmt.Errorf("find the home directory: %w", err)
 		}
 	}
+	calls := &here.PushOptions{Known: func(id string) bool {
+		return slices.ContainsFunc(devices.All(), func(d sshserver.Device) bool { return d.ID == id })
+	}}
+	if o.Proxy != nil {
+		calls.Proxy = o.Proxy.ProxyFunc()
+	}
 	return here.New(here.Options{
 		StateDir: o.Dir.Path(""), Home: home, Environ: o.Environ, Machine: string(o.Machine),
-		Program: "holdfast " + o.Version, Log: o.Log,
+		Program: "holdfast " + o.Version, Push: calls, Log: o.Log,
 	})
+}
+
+// letOut ends that a device is let in, and that it is called.
+func (a *Agent) letOut(device, key string) error {
+	err := a.server.Revoke(device, key)
+	if a.here != nil {
+		err = errors.Join(err, a.here.ForgetDevices())
+	}
+	return err
+}
+
+// calls says how it stands with the devices that asked to be called when a
+// session waits.
+func (a *Agent) calls() []local.Call {
+	if a.here == nil {
+		return nil
+	}
+	states := a.here.PushStates()
+	var out []local.Call
+	for _, d := range a.server.Devices() {
+		if s, ok := states[d.ID]; ok {
+			out = append(out, local.Call{Device: d.ID, Name: d.Name, PushState: s})
+		}
+	}
+	return out
 }
 
 // sessions serves one device.
@@ -308,6 +339,7 @@ func (a *Agent) answer(ctx context.Context, q local.Request) local.Answer {
 		out.Machines = &list
 	case local.OpStatus:
 		out.Agent, err = json.Marshal(a.Status())
+		out.Calls = a.calls()
 	default:
 		err = fmt.Errorf("the holdfast that is running does not know %q: it is of another version; restart it", q.Op)
 	}
@@ -366,7 +398,7 @@ func (a *Agent) revoke(ctx context.Context, id string) error {
 		return errors.New("revoke device: no id")
 	}
 	known := slices.ContainsFunc(a.server.Devices(), func(d sshserver.Device) bool { return d.ID == id })
-	here := a.server.Revoke(id, "")
+	here := a.letOut(id, "")
 	api, err := a.api(ctx)
 	if err == nil {
 		defer api.Close()

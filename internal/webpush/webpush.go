@@ -307,3 +307,9 @@ func retryAfter(text string, now time.Time) time.Duration {
 	}
 	return 0
 }
+
+// NewAnswer makes the answer of a service, for tests of those who send. kind is
+// ErrGone, ErrRefused or ErrLater.
+func NewAnswer(kind error, status int, after time.Duration) *Answer {
+	return &Answer{kind: kind, Status: status, After: after}
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"holdfast/internal/agent"
@@ -68,6 +69,8 @@ type (
 		Event string       `json:"event"` // "agent"
 		OK    bool         `json:"ok"`
 		Agent agent.Status `json:"agent"`
+		// Notifications are the devices that asked to be called.
+		Notifications []local.Call `json:"notifications,omitempty"`
 	}
 	sampleLine struct {
 		Event      string       `json:"event"` // "sample"
@@ -162,7 +165,7 @@ func (c *Doctor) own(ctx context.Context, a *console.App) (running bool, f *cons
 		}
 	}
 	if a.JSON {
-		return true, f, a.Emit(agentLine{Event: "agent", OK: f == nil, Agent: s})
+		return true, f, a.Emit(agentLine{Event: "agent", OK: f == nil, Agent: s, Notifications: answer.Calls})
 	}
 	now := time.Now()
 	a.Say("this computer is machine %q on relay %s", s.Machine, s.Relay)
@@ -188,8 +191,31 @@ func (c *Doctor) own(ctx context.Context, a *console.App) (running bool, f *cons
 	if !s.NextAttempt.IsZero() && s.NextAttempt.After(now) {
 		rows = append(rows, []string{"  next attempt", "in " + s.NextAttempt.Sub(now).Round(time.Second).String()})
 	}
+	for _, k := range answer.Calls {
+		rows = append(rows, []string{"  notifies " + console.OneLine(k.Name), notified(k, now)})
+	}
 	console.Table(a.Out, rows)
 	return true, f, nil
+}
+
+// notified says how it stands with a device's notifications.
+func notified(k local.Call, now time.Time) string {
+	var said []string
+	if k.Ended {
+		said = append(said, "no more: "+console.OneLine(k.Why)+", "+console.Ago(k.Failed, now))
+	}
+	if k.Delivered.IsZero() {
+		said = append(said, "none delivered yet")
+	} else {
+		said = append(said, "last delivered "+console.Ago(k.Delivered, now))
+	}
+	if !k.Ended && !k.Failed.IsZero() {
+		said = append(said, "last failed "+console.Ago(k.Failed, now)+": "+console.OneLine(k.Why))
+	}
+	if k.Again.After(now) {
+		said = append(said, "tried again in "+k.Again.Sub(now).Round(time.Second).String())
+	}
+	return strings.Join(append(said, "through "+console.OneLine(k.Service)), "; ")
 }
 
 // walk asks every layer to one machine.

@@ -16,14 +16,14 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 
 	"holdfast/internal/session"
 	"holdfast/internal/session/act"
-	"holdfast/internal/session/proto"
 	"holdfast/internal/session/proto/answer"
+	"holdfast/internal/session/push"
 	"holdfast/internal/session/watch"
 	"holdfast/internal/state"
+	"holdfast/internal/webpush"
 )
 
 // Options of New.
@@ -40,7 +40,10 @@ type Options struct {
 	Machine string
 	// Program is name and version of this program.
 	Program string
-	Log     *slog.Logger // required
+	// Push has devices called through their browsers' push services when a
+	// session begins to wait; nil means that none are.
+	Push *PushOptions
+	Log  *slog.Logger // required
 }
 
 // Here serves the sessions of this machine.
@@ -52,6 +55,8 @@ type Here struct {
 	uploads *act.Uploads
 	looks   looks
 	logs    logs
+	push    *push.Pusher // nil where nobody is called, and then sender too
+	sender  *webpush.Client
 	backend answer.Backend
 
 	cancel context.CancelFunc
@@ -83,7 +88,13 @@ func New(o Options) (*Here, error) {
 		Sessions: sessions{h}, Actions: h.actor, Conversations: conversations{h},
 		Files: files{h.uploads}, Starter: starter{h}, Looks: &h.looks,
 	}
+	if o.Push != nil {
+		if err := h.callers(*o.Push); err != nil {
+			return nil, err
+		}
+	}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
+	h.call()
 	// Ended and waited for by Close.
 	h.wg.Go(func() {
 		if err := w.Run(h.ctx); err != nil && h.ctx.Err() == nil {
@@ -110,10 +121,6 @@ func (h *Here) Serve(ctx context.Context, stream io.ReadWriteCloser, device stri
 		Machine: h.o.Machine, Program: h.o.Program, Device: device, Backend: h.backend, Log: h.o.Log,
 	})
 }
-
-// Looking reports whether a person is looking at a session on any device, or,
-// with an empty id, at any session.
-func (h *Here) Looking(id session.ID) bool { return h.looks.looking(id, time.Now()) }
 
 // Close ends the watching. Who is still served is told that it ends.
 func (h *Here) Close() {
@@ -179,57 +186,4 @@ func (f files) Create(name string) (answer.File, error) {
 		return nil, err
 	}
 	return file, nil
-}
-
-// looks keeps which device looks at what.
-type looks struct {
-	// mu guards the field below.
-	mu       sync.Mutex
-	byDevice map[string]look
-}
-
-type look struct {
-	sessions map[session.ID]bool
-	until    time.Time
-}
-
-// maxLooks bounds the devices that look: a person has some, a machine is shared
-// by few.
-const maxLooks = 256
-
-func (l *looks) Look(device string, ids []session.ID) proto.Looking {
-	now := time.Now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for d, k := range l.byDevice {
-		if now.After(k.until) {
-			delete(l.byDevice, d)
-		}
-	}
-	if len(ids) == 0 {
-		delete(l.byDevice, device)
-		return proto.Looking{Until: now.UTC()}
-	}
-	if l.byDevice == nil {
-		l.byDevice = map[string]look{}
-	}
-	k := look{sessions: map[session.ID]bool{}, until: now.Add(proto.LeaseTime)}
-	for _, id := range ids {
-		k.sessions[id] = true
-	}
-	if _, known := l.byDevice[device]; known || len(l.byDevice) < maxLooks {
-		l.byDevice[device] = k
-	}
-	return proto.Looking{Until: k.until.UTC()}
-}
-
-func (l *looks) looking(id session.ID, now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, k := range l.byDevice {
-		if now.Before(k.until) && (id == "" || k.sessions[id]) {
-			return true
-		}
-	}
-	return false
 }

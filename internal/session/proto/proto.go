@@ -116,6 +116,11 @@ const (
 	OpNew          Op = "new"
 	OpEnd          Op = "end"
 	OpAttach       Op = "attach"
+
+	OpPushSubscribe   Op = "push-subscribe"
+	OpPushUnsubscribe Op = "push-unsubscribe"
+	OpPushTest        Op = "push-test"
+	OpPushState       Op = "push-state"
 )
 
 // A Code says why a request was refused.

@@ -199,3 +199,36 @@ type Attach struct {
 	// Fit are the arguments that let the terminal's size count.
 	Fit []string `json:"fit"`
 }
+
+// PushSubscribe asks this machine to call the device through its browser's push
+// service when a session begins to wait. It replaces what the device asked for
+// before. Keys are base64url without padding.
+type PushSubscribe struct {
+	Endpoint string `json:"endpoint"` // https; a secret
+	P256dh   string `json:"p256dh"`   // the browser's public key
+	Auth     string `json:"auth"`     // the browser's secret
+	// VAPID is the private key that the device made its subscription for.
+	VAPID string `json:"vapid"`
+	// Subject is an https or mailto address for the push service; optional.
+	Subject string `json:"subject,omitempty"`
+	// As is what the device calls this machine in messages: random, 16 to 64
+	// characters of base64url. Names of sessions in messages are made with it.
+	As string `json:"as"`
+}
+
+// PushState answers the requests about push messages: how it stands with the
+// device that asks.
+type PushState struct {
+	On bool `json:"on"`
+	// Ended says that the push service has ended the subscription.
+	Ended   bool      `json:"ended,omitempty"`
+	Service string    `json:"service,omitempty"` // its host
+	Since   time.Time `json:"since,omitzero"`
+	// Delivered is when the push service last took a message.
+	Delivered time.Time `json:"delivered,omitzero"`
+	// Failed is when it last did not, and Why.
+	Failed time.Time `json:"failed,omitzero"`
+	Why    string    `json:"why,omitempty"`
+	// Again is when the message that was not taken is tried again.
+	Again time.Time `json:"again,omitzero"`
+}

@@ -17,6 +17,7 @@ type Backend struct {
 	Files         Files
 	Starter       Starter
 	Looks         Looks
+	Push          Push
 }
 
 // An Event is a session as it is now, or the id of one that is gone.
@@ -83,6 +84,15 @@ type Looks interface {
 	Look(device string, sessions []session.ID) proto.Looking
 }
 
+// Push calls devices when a session begins to wait.
+type Push interface {
+	Subscribe(device string, r proto.PushSubscribe) (proto.PushState, error)
+	Unsubscribe(device string) error
+	// Test returns when the push service has taken the message.
+	Test(ctx context.Context, device string) (proto.PushState, error)
+	State(device string) proto.PushState
+}
+
 // offers reports whether there is something behind an op.
 func (b Backend) offers(op proto.Op) bool {
 	switch op {
@@ -98,6 +108,8 @@ func (b Backend) offers(op proto.Op) bool {
 		return b.Files != nil
 	case proto.OpCommands, proto.OpNew, proto.OpEnd, proto.OpAttach:
 		return b.Starter != nil
+	case proto.OpPushSubscribe, proto.OpPushUnsubscribe, proto.OpPushTest, proto.OpPushState:
+		return b.Push != nil
 	}
 	return false
 }

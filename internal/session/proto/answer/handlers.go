@@ -42,6 +42,17 @@ func init() {
 		proto.OpNew:          simple(begin),
 		proto.OpEnd:          simple(end),
 		proto.OpAttach:       simple(attach),
+
+		proto.OpPushSubscribe: simple(pushSubscribe),
+		proto.OpPushUnsubscribe: simple(func(_ context.Context, c *conn, _ nothing) (any, error) {
+			return nothing{}, c.o.Backend.Push.Unsubscribe(c.o.Device)
+		}),
+		proto.OpPushTest: simple(func(ctx context.Context, c *conn, _ nothing) (any, error) {
+			return c.o.Backend.Push.Test(ctx, c.o.Device)
+		}),
+		proto.OpPushState: simple(func(_ context.Context, c *conn, _ nothing) (any, error) {
+			return c.o.Backend.Push.State(c.o.Device), nil
+		}),
 	}
 }
 
@@ -346,3 +357,13 @@ func attach(ctx context.Context, c *conn, r proto.On) (any, error) {
 	}
 	return c.o.Backend.Starter.Attach(ctx, r)
 }
+
+func pushSubscribe(_ context.Context, c *conn, r proto.PushSubscribe) (any, error) {
+	if len(r.As) < minAsBytes || checkKey(r.As) != nil {
+		return nil, proto.Errorf(proto.CodeSyntax, "the name for this machine is not %d to %d characters of base64url", minAsBytes, proto.MaxKeyBytes)
+	}
+	return c.o.Backend.Push.Subscribe(c.o.Device, r)
+}
+
+// minAsBytes is 96 bits: the name is a key for the names of sessions.
+const minAsBytes = 16
