@@ -411,6 +411,62 @@ func TestTooManyRequestsAndAnIDThatIsOpen(t *testing.T) {
 	})
 }
 
+// caller is a Push; its Subscribe is another one than that of sessions.
+type caller struct{ *fake }
+
+func (c caller) Subscribe(device string, r proto.PushSubscribe) (proto.PushState, error) {
+	c.note("push to %s as %s at %s", device, r.As, r.Endpoint)
+	return proto.PushState{On: true, Service: "push.example"}, nil
+}
+func (c caller) Unsubscribe(device string) error {
+	c.note("no push to %s", device)
+	return nil
+}
+func (c caller) Test(context.Context, string) (proto.PushState, error) {
+	return proto.PushState{}, proto.Errorf(proto.CodeNotFound, "not asked for")
+}
+func (c caller) State(device string) proto.PushState { return proto.PushState{Service: device} }
+
+func TestPushRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		f := newFake()
+		ended := make(chan error, 1)
+		go func() { // ends with the pipe; waited for below
+			ended <- Serve(t.Context(), theirs, Options{Device: "phone", Backend: Backend{Sessions: f, Push: caller{f}}, Log: quiet()})
+		}()
+		d := &device{t: t, conn: ours, lines: bufio.NewReader(ours), ended: ended}
+		if m := d.next(); fmt.Sprint(m["features"]) != "[ping push-state push-subscribe push-test push-unsubscribe refresh seen]" {
+			t.Errorf("features %v", m["features"])
+		}
+		d.send(`{"op":"hello","version":1,"watch":false}`)
+		for _, as := range []string{"", "short", "has spaces in it, too", strings.Repeat("x", 65)} {
+			d.send(`{"op":"push-subscribe","id":1,"endpoint":"https://x","as":%q}`, as)
+			if m := d.next(); m["code"] != "syntax" {
+				t.Errorf("as %q: %v", as, m)
+			}
+		}
+		d.send(`{"op":"push-subscribe","id":1,"endpoint":"https://x","as":"abcdefghijklmnop"}`)
+		if m := d.next(); m["result"].(map[string]any)["on"] != true {
+			t.Errorf("%v", m)
+		}
+		d.send(`{"op":"push-state","id":2}`)
+		if m := d.next(); m["result"].(map[string]any)["service"] != "phone" {
+			t.Errorf("%v", m)
+		}
+		d.send(`{"op":"push-test","id":3}`)
+		if m := d.next(); m["code"] != "not-found" {
+			t.Errorf("%v", m)
+		}
+		d.send(`{"op":"push-unsubscribe","id":4}`)
+		d.until("answer")
+		if got := f.done(); !slices.Equal(got, []string{"push to phone as abcdefghijklmnop at https://x", "no push to phone"}) {
+			t.Errorf("did %q", got)
+		}
+		d.hangUp()
+	})
+}
+
 // Keys and replies of one session are done in the order in which they were sent.
 func TestOneSessionIsActedOnInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
