@@ -81,13 +81,18 @@ func (s *Server) listRounds(ctx context.Context, look func(Listing)) error {
 			continue
 		}
 		late.Reset(commandTimeout + time.Second)
-		look(parseListing(list))
+		l := parseListing(list)
+		if err := s.same(l); err != nil {
+			cancel(err)
+			break
+		}
+		look(l)
 		list = list[:0]
 	}
 	late.Stop()
 	err = cmd.Wait()
 	if cause := context.Cause(ctx); cause != nil {
-		if errors.Is(cause, ErrSilent) {
+		if errors.Is(cause, ErrSilent) || errors.Is(cause, ErrGone) {
 			return fmt.Errorf("list the panes of tmux server %s: %w", s.socket, cause)
 		}
 		return nil

@@ -59,6 +59,8 @@ type Client struct {
 type Listing struct {
 	Panes   []Pane
 	Clients []Client
+
+	server Info // PID and Started of the server that answered
 }
 
 // Looking counts the clients of each session that are not watchers.
@@ -79,10 +81,10 @@ var paneFormat = strings.Join([]string{
 	"#{window_active}#{pane_active}", "#{pane_pid}", "#{pane_tty}", "#{pane_width}", "#{pane_height}",
 	"#{cursor_x}", "#{cursor_y}", "#{alternate_on}", "#{pane_in_mode}", "#{pane_pipe}", "#{window_bell_flag}",
 	"#{pane_dead}", "#{pane_dead_status}", "#{pane_dead_signal}", "#{window_activity}", "#{history_size}", "#{session_activity}",
-	"#{session_name}", "#{window_name}", "#{pane_title}",
+	"#{pid}", "#{start_time}", "#{session_name}", "#{window_name}", "#{pane_title}",
 }, "\t")
 
-const paneFields = 25
+const paneFields = 27
 
 const clientFormat = "client\t#{session_id}\t#{client_pid}\t#{client_flags}\t#{client_activity}"
 
@@ -103,7 +105,20 @@ func (s *Server) List(ctx context.Context) (Listing, error) {
 	if err != nil {
 		return Listing{}, fmt.Errorf("list the panes of tmux server %s: %w", s.socket, err)
 	}
-	return parseListing(out), nil
+	l := parseListing(out)
+	if err := s.same(l); err != nil {
+		return Listing{}, fmt.Errorf("list the panes of tmux server %s: %w", s.socket, err)
+	}
+	return l, nil
+}
+
+// same tells a server from another that was started at its socket since: that one
+// gives its panes the same ids.
+func (s *Server) same(l Listing) error {
+	if i := s.Info(); i.PID != 0 && l.server.PID != 0 && (i.PID != l.server.PID || i.Started != l.server.Started) {
+		return ErrGone
+	}
+	return nil
 }
 
 // maxPanes bounds one server's panes; more are left out.
@@ -121,10 +136,11 @@ func parseListing(out []byte) Listing {
 	}
 	looking := l.Looking()
 	for line := range strings.SplitSeq(string(out), "\n") {
-		p, ok := parsePane(line)
+		p, server, ok := parsePane(line)
 		if !ok {
 			continue
 		}
+		l.server = server
 		if i, seen := at[p.ID]; seen {
 			if looking[p.Session] > looking[l.Panes[i].Session] {
 				l.Panes[i] = p
@@ -153,23 +169,23 @@ func parseClient(line string) (Client, bool) {
 	return c, true
 }
 
-func parsePane(line string) (Pane, bool) {
+func parsePane(line string) (Pane, Info, bool) {
 	f := strings.SplitN(line, "\t", paneFields)
 	if len(f) != paneFields || !ValidPane(f[0]) {
-		return Pane{}, false
+		return Pane{}, Info{}, false
 	}
 	number := func(i int) int { n, _ := strconv.Atoi(f[i]); return n }
 	p := Pane{
 		ID: f[0],
 		Place: Place{
-			Window: f[1], Session: f[2], SessionName: plain(f[22]), WindowName: plain(f[23]),
+			Window: f[1], Session: f[2], SessionName: plain(f[24]), WindowName: plain(f[25]),
 			WindowIndex: number(3), PaneIndex: number(4), Active: f[5] == "11",
 		},
 		PID: number(6), TTY: f[7], Cols: number(8), Rows: number(9),
 		CursorX: number(10), CursorY: number(11), Alternate: f[12] == "1", InMode: number(13) > 0,
 		Piped: f[14] == "1", Bell: f[15] == "1", Dead: f[16] == "1", DeadStatus: -1,
 		Output: seconds(f[19]), History: number(20),
-		Used: seconds(f[21]), Title: f[24],
+		Used: seconds(f[21]), Title: f[26],
 	}
 	if n, err := strconv.Atoi(f[17]); err == nil && p.Dead {
 		p.DeadStatus = n
@@ -178,7 +194,9 @@ func parsePane(line string) (Pane, bool) {
 	if n, err := strconv.Atoi(f[18]); err == nil && p.Dead && n > 0 {
 		p.DeadStatus = 128 + n
 	}
-	return p, true
+	server := Info{PID: number(22)}
+	server.Started, _ = strconv.ParseInt(f[23], 10, 64)
+	return p, server, true
 }
 
 // plain undoes the escapes that tmux keeps in names.
@@ -225,10 +243,11 @@ type CaptureOptions struct {
 
 const maxScrollback = 50_000
 
-const screenFormat = "#{pane_width}\t#{pane_height}\t#{cursor_x}\t#{cursor_y}\t#{alternate_on}\t#{pane_in_mode}\t#{history_size}"
+const screenFormat = "#{pane_width}\t#{pane_height}\t#{cursor_x}\t#{cursor_y}\t#{alternate_on}\t#{pane_in_mode}\t#{history_size}\t#{pid}"
 
 // Capture reads the live screen of a pane, in copy mode too. Both questions go
-// in one command, so the cursor belongs to the text.
+// in one command, so the cursor belongs to the text. A pane with this id of
+// another server, started at the socket since, is ErrNoPane.
 func (s *Server) Capture(ctx context.Context, pane string, o CaptureOptions) (Screen, error) {
 	if !ValidPane(pane) {
 		return Screen{}, fmt.Errorf("read the screen of pane %q: %w", cut(pane, 40), ErrNoPane)
@@ -249,7 +268,7 @@ func (s *Server) Capture(ctx context.Context, pane string, o CaptureOptions) (Sc
 	}
 	head, text, _ := strings.Cut(string(out), "\n")
 	f := strings.Split(head, "\t")
-	if len(f) != 7 || f[0] == "" {
+	if pid := s.Info().PID; len(f) != 8 || f[0] == "" || pid != 0 && f[7] != strconv.Itoa(pid) {
 		return Screen{}, fmt.Errorf("read the screen of pane %s of tmux server %s: %w", pane, s.socket, ErrNoPane)
 	}
 	number := func(i int) int { n, _ := strconv.Atoi(f[i]); return n }

@@ -47,10 +47,11 @@ func TestUnescape(t *testing.T) {
 
 func TestPaneInTwoSessionsIsListedWhereSomebodyLooks(t *testing.T) {
 	row := func(session string) string {
-		return "%1\t@1\t" + session + "\t0\t0\t11\t99\t/dev/pts/1\t80\t24\t0\t0\t0\t0\t0\t0\t0\t\t\t1700000000\t0\t1700000000\tname" + session + "\twin\t\n"
+		return "%1\t@1\t" + session + "\t0\t0\t11\t99\t/dev/pts/1\t80\t24\t0\t0\t0\t0\t0\t0\t0\t\t\t1700000000\t0\t1700000000\t77\t1600000000\tname" + session + "\twin\t\n"
 	}
 	l := parseListing([]byte(row("$0") + row("$1") + "client\t$1\t12\tattached,focused,UTF-8\t1700000000\nclient\t$0\t13\tattached,control-mode,ignore-size,read-only\t1\n"))
-	if len(l.Panes) != 1 || l.Panes[0].Session != "$1" || len(l.Clients) != 2 || l.Clients[0].Watcher || !l.Clients[1].Watcher {
+	if len(l.Panes) != 1 || l.Panes[0].Session != "$1" || len(l.Clients) != 2 || l.Clients[0].Watcher || !l.Clients[1].Watcher ||
+		l.server != (Info{PID: 77, Started: 1600000000}) || l.Panes[0].WindowName != "win" {
 		t.Errorf("%+v", l)
 	}
 }

@@ -454,12 +454,12 @@ func TestFollowSeesRawBytesAndChangesNothing(t *testing.T) {
 }
 
 func TestFollowHoldsAFlood(t *testing.T) {
-	s := testServer(t, "", "one", "sh", "-c", `read x; yes 'the quick brown fox jumps over the lazy dog' | head -c 8000000; echo; echo over; cat`)
+	s := testServer(t, "", "one", "sh", "-c", `read x; yes 'the quick brown fox jumps over the lazy dog' | head -c 8000000; echo; echo finished; cat`)
 	r, _ := follow(t, s, "$0")
 	if err := s.Keys(t.Context(), "%0", "Enter"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end of the flood", func() bool { return strings.Contains(text(t, s, "%0"), "over") })
+	eventually(t, "the end of the flood", func() bool { return strings.Contains(text(t, s, "%0"), "finished") })
 	time.Sleep(2 * floodWindow) // what was held is let go
 	if err := s.Paste(t.Context(), "%0", []byte("after it\n")); err != nil {
 		t.Fatal(err)

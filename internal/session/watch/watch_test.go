@@ -310,6 +310,35 @@ func TestServersComeGoAndHang(t *testing.T) {
 	}
 }
 
+// A server that is started again at once, at the same socket, has panes with the
+// same ids and processes of another kind.
+func TestAnotherServerAtTheSocketIsAnother(t *testing.T) {
+	socket := filepath.Join(place(t), "s")
+	s := startServer(t, socket, "before", "cat")
+	w, _ := start(t, Options{Sockets: []string{socket}})
+	old, _ := becomes(t, w, "before", session.Unknown)
+	handle, ok := w.Pane(old.ID)
+	if !ok {
+		t.Fatal("no handle")
+	}
+	out, err := exec.Command("sh", "-c", `tmux -S "$1" kill-server; until tmux -S "$1" -f /dev/null new-session -d -s after cat; do :; done`, "sh", s.socket).CombinedOutput()
+	if err != nil {
+		t.Fatalf("start it again: %v: %s", err, out)
+	}
+	if l, err := handle.Look(t.Context()); err == nil {
+		t.Errorf("the handle of the old pane shows the new one: %+v", l)
+	}
+	eventually(t, "the new server", func() bool {
+		for _, one := range w.Sessions() {
+			if one.ID == old.ID && one.Name == "after" {
+				t.Fatalf("the new pane has the old one's id %s", one.ID)
+			}
+		}
+		return find(w, "after").ID != ""
+	})
+	eventually(t, "the old session to go", func() bool { return find(w, "before").ID == "" })
+}
+
 func TestNothingChangesForThePerson(t *testing.T) {
 	dir := place(t)
 	s := startServer(t, filepath.Join(dir, "s"), "one", shell)
