@@ -25,7 +25,9 @@ const (
 const serviceName = "holdfast"
 
 // systemdUnit is the unit of the user's agent. Exit code 4 means that another
-// agent took the name: starting again would only fight it.
+// agent took the name: starting again would only fight it. KillMode lets a tmux
+// server live on that was started for a new session: with the agent everybody's
+// sessions there would end.
 const systemdUnit = `[Unit]
 Description={{Description}}
 After=network-online.target
@@ -36,6 +38,7 @@ ExecStart={{Path | cmdEscape}}{{range Arguments}} {{. | cmd}}{{end}}
 Restart=always
 RestartSec=5
 RestartPreventExitStatus=4
+KillMode=process
 
 [Install]
 WantedBy=default.target

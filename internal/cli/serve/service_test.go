@@ -42,7 +42,7 @@ func TestSystemdUnit(t *testing.T) {
 		unit := string(b)
 		for _, want := range []string{
 			"ExecStart=" + strings.ReplaceAll(filepath.Join(bin, "hold fast"), " ", `\x20`) + ` "agent" "--state" "/a b/100%%/\"q\"/$$HOME"`,
-			"RestartPreventExitStatus=4\n", "Restart=always\n", "WantedBy=default.target\n",
+			"RestartPreventExitStatus=4\n", "Restart=always\n", "KillMode=process\n", "WantedBy=default.target\n",
 		} {
 			if !strings.Contains(unit, want) {
 				t.Errorf("the unit lacks %s:\n%s", want, unit)
