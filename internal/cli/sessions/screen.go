@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"strings"
 	"time"
@@ -63,6 +64,7 @@ type (
 	attachMsg struct {
 		args []string
 		own  bool // on this computer
+		name string
 	}
 )
 
@@ -103,7 +105,11 @@ func (m *model) Init() tea.Cmd { return tick() }
 func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
-		m.width, m.height = msg.Width, msg.Height
+		// A terminal that does not know its size says nothing.
+		if msg.Width > 0 && msg.Height > 0 {
+			m.width, m.height = msg.Width, msg.Height
+			m.top = max(0, min(m.top, len(m.detail)-m.body()))
+		}
 	case source.Update:
 		if msg.Err == nil {
 			m.seen.Note(msg.Source, time.Now())
@@ -365,7 +371,7 @@ func (m *model) attach() tea.Cmd {
 		if err != nil {
 			return noteMsg(source.Plain(err.Error(), 400))
 		}
-		return attachMsg{args, t.Source.Machine == nil}
+		return attachMsg{args, t.Source.Machine == nil, t.Name()}
 	}
 }
 
@@ -376,12 +382,55 @@ func (m *model) run(msg attachMsg) tea.Cmd {
 	if msg.own {
 		cmd.Env = withoutTmux(cmd.Env)
 	}
-	return tea.ExecProcess(cmd, func(err error) tea.Msg {
-		if err != nil {
-			return noteMsg("the terminal ended: " + source.Plain(err.Error(), 400))
+	t := &terminal{Cmd: cmd, name: msg.name}
+	return tea.Exec(t, func(err error) tea.Msg {
+		switch why := source.Plain(t.said.last(), 300); {
+		case err == nil:
+			return noteMsg("")
+		case why != "":
+			return noteMsg("the terminal ended: " + why)
 		}
-		return noteMsg("")
+		return noteMsg("the terminal ended: " + source.Plain(err.Error(), 300))
 	})
+}
+
+// terminal is a command that takes the whole terminal. It says what happens
+// while nothing is shown yet: ssh on a bad link takes seconds.
+type terminal struct {
+	*exec.Cmd
+	name string
+	said tail
+}
+
+// SetStdin is called by the library.
+func (t *terminal) SetStdin(r io.Reader) { t.Stdin = r }
+
+// SetStdout is called by the library.
+func (t *terminal) SetStdout(w io.Writer) {
+	t.Stdout = w
+	fmt.Fprintf(w, "attaching to %s; tmux's own key for detaching (C-b d) comes back here\r\n", source.Plain(t.name, 200))
+}
+
+// SetStderr is called by the library. What is said there is kept too: the list
+// covers it when it comes back.
+func (t *terminal) SetStderr(w io.Writer) { t.Stderr = io.MultiWriter(w, &t.said) }
+
+// tail keeps the end of what is written to it.
+type tail []byte
+
+// maxTail holds the last words of ssh, which are one line.
+const maxTail = 1024
+
+func (t *tail) Write(p []byte) (int, error) {
+	*t = append(*t, p...)
+	*t = (*t)[max(0, len(*t)-maxTail):]
+	return len(p), nil
+}
+
+// last is the last line.
+func (t tail) last() string {
+	lines := strings.Split(strings.TrimSpace(strings.ReplaceAll(string(t), "\r", "\n")), "\n")
+	return lines[len(lines)-1]
 }
 
 // body is how many lines lie between head and foot.

@@ -52,6 +52,7 @@ func (s *Server) listRounds(ctx context.Context, look func(Listing)) error {
 	defer cancel(nil)
 	cmd := exec.CommandContext(ctx, s.program, s.arguments(args[:len(args)-1]...)...)
 	cmd.Env, cmd.WaitDelay = s.environ, time.Second
+	withUs(cmd)
 	var problem limited
 	problem.limit = 4 << 10
 	cmd.Stderr = &problem

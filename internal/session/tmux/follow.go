@@ -128,6 +128,7 @@ func (s *Server) open(ctx context.Context, o FollowOptions) (link, error) {
 	}
 	cmd := exec.Command(s.program, append([]string{"-u", "-S", s.socket, "-N", "-C"}, attachArgs(o.Session)...)...)
 	cmd.Env = s.environ
+	withUs(cmd)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return link{}, err
