@@ -10,6 +10,7 @@ import { createHash } from "node:crypto";
 import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { join, relative } from "node:path";
 import { brotliCompressSync, constants } from "node:zlib";
+import { build as bundle } from "esbuild";
 import { build } from "vite";
 
 const dist = "dist";
@@ -23,9 +24,13 @@ const names = files(dist).map((f) => relative(dist, f).replaceAll("\\", "/")).so
 const sha256 = (b) => createHash("sha256").update(b).digest("hex");
 
 // The service worker names all other files, and is named after what is in them.
-const worker = readFileSync("build/sw.js", "utf8");
+const built = await bundle({
+  entryPoints: ["src/push/sw.ts"], bundle: true, write: false, minify: true, format: "iife", target: "es2022", charset: "utf8",
+  define: { __VERSION_OF_FILES__: '"@VERSION@"', __FILES__: '"@FILES@"' },
+});
+const worker = built.outputFiles[0].text;
 const version = "holdfast-" + sha256(names.map((n) => `${sha256(readFileSync(join(dist, n)))}  ${n}\n`).join("") + worker).slice(0, 16);
-writeFileSync(join(dist, "sw.js"), worker.replace("__VERSION__", version).replace("__FILES__", JSON.stringify(["", ...names.filter((n) => n != "index.html")])));
+writeFileSync(join(dist, "sw.js"), worker.replaceAll("@VERSION@", version).replaceAll('"@FILES@"', JSON.stringify(["", ...names.filter((n) => n != "index.html")])));
 names.push("sw.js");
 names.sort();
 
@@ -47,7 +52,8 @@ for (const n of names) {
 
 if (process.argv.includes("--size")) {
   const sum = (pattern) => names.filter((n) => pattern.test(n)).reduce((s, n) => s + sizes[n], 0);
-  const shell = sum(/^(index\.html|icon\.svg|sw\.js|manifest\.webmanifest|assets\/(app|index)-.*)$/);
+  // The page itself, and every file that it names.
+  const shell = names.filter((n) => !n.includes("/") || marked.includes(n)).reduce((s, n) => s + sizes[n], 0);
   const worker = sum(/^assets\/worker-/);
   const kem = sum(/^assets\/mlkem-/);
   const terminal = sum(/^assets\/terminal-/);

@@ -2,6 +2,7 @@
 // and ended when nobody has for a while.
 
 import workerUrl from "./worker/main.js?worker&url";
+import { dropPushMachine } from "./push/kept.js";
 import { dropMachine } from "./sessions/kept.js";
 import { forgetMachine, machines as stored, type Machine, type MachineView } from "./store/db.js";
 import { createStore, type Store } from "./store/state.js";
@@ -207,6 +208,7 @@ export const forget = async (id: string): Promise<void> => {
   restart(id);
   await forgetMachine(id);
   await dropMachine(id);
+  await dropPushMachine(id).catch(() => undefined);
   await refreshKnown();
 };
 

@@ -3,6 +3,7 @@
 import { render } from "preact";
 import { startWords } from "./i18n/index.js";
 import { wakeAll } from "./machines.js";
+import { startPush } from "./push/start.js";
 import { startRouting } from "./route.js";
 import { startBadge } from "./sessions/badge.js";
 import { prefs } from "./store/prefs.js";
@@ -43,5 +44,6 @@ addEventListener("online", wake);
 if (import.meta.env.PROD && isSecureContext) setTimeout(() => void navigator.serviceWorker?.register(serviceWorkerUrl(), { updateViaCache: "none" }).catch(() => undefined), 5000);
 
 startBadge();
+if (isSecureContext) startPush();
 
 void startWords().then(() => render(isSecureContext ? <App /> : <Insecure />, document.getElementById("app")!));

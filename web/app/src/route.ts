@@ -15,6 +15,7 @@ export type Route =
   | { at: "shell"; id: string }
   | { at: "tmux"; id: string; name: string; target: string | undefined; fit: boolean }
   | { at: "devices" }
+  | { at: "notifications" }
   | { at: "about" };
 
 const idOk = (id: string | undefined): id is string => !!id && /^[\w-]{1,64}$/.test(id);
@@ -40,7 +41,7 @@ export const parseRoute = (hash: string): Route => {
     if (what == "tmux" && name) return { at: "tmux", id, name, target: asked.get("id") ?? undefined, fit: asked.has("fit") };
     return { at: "machine", id };
   }
-  if (first == "pair" || first == "devices" || first == "about") return { at: first };
+  if (first == "pair" || first == "devices" || first == "notifications" || first == "about") return { at: first };
   return { at: "home" };
 };
 

@@ -1,10 +1,12 @@
 // Every sentence of the app. {name} is replaced; a text that holds a count is
 // written so that it is right for any number.
 
+import { pushEn } from "./push/en.js";
 import { sessionsEn } from "./sessions/en.js";
 
 export const en = {
   ...sessionsEn,
+  ...pushEn,
   loading: "Loading…",
   back: "Back",
   close: "Close",
@@ -210,6 +212,30 @@ export const en = {
   revokeSure: "Revoke {name}? Its connections end at once, and every machine removes its key.",
   revokeThis: "Revoke this very device? You will have to pair again.",
   accountAt: "{account} at {relay}",
+
+  // Notifications
+  notifications: "Notifications",
+  notifyWhat: "When a session begins to wait for you and nobody is looking at it, its machine calls this device through the browser's push service. The message is encrypted for this device and names no session; the words are this device's own.",
+  notifyOn: "Turn on",
+  notifyOff: "Turn off",
+  notifyIsOn: "On for this device",
+  notifyIsOff: "Off for this device",
+  notifyDenied: "This browser does not allow notifications from this page. Allow them in the browser's settings for this site, then come back.",
+  notifyNone: "This browser has no push messages.",
+  notifyHome: "On an iPhone or iPad notifications come only to the app on the home screen: choose Share, then “Add to Home Screen”, and open it from there.",
+  notifyFailed: "They could not be turned on: {text}",
+  notifyTest: "Send a test",
+  notifyTested: "The push service has taken it",
+  notifyTestFailed: "The test failed: {text}",
+  notifyGiven: "calls this device",
+  notifyLater: "will be told when it is connected",
+  notifyOld: "does not call devices: update holdfast there",
+  notifyEnded: "calls this device no more: {text}",
+  notifyAgain: "Turn on again",
+  notifyDelivered: "last delivered {ago}",
+  notifyNever: "nothing delivered yet",
+  notifyLost: "last failed {ago}: {text}",
+  notifyShown: "last shown here {ago}",
 
   // About
   aboutTitle: "About this page",

@@ -1,9 +1,11 @@
 import type { Words } from "./en.js";
 
+import { pushJa } from "./push/ja.js";
 import { sessionsJa } from "./sessions/ja.js";
 
 export const ja: Words = {
   ...sessionsJa,
+  ...pushJa,
   loading: "読み込み中…",
   back: "戻る",
   close: "閉じる",
@@ -200,6 +202,29 @@ export const ja: Words = {
   revokeSure: "{name} を取り消しますか? 接続はすぐに切れ、すべてのマシンがその鍵を削除します。",
   revokeThis: "この端末自身を取り消しますか? もう一度ペアリングが必要になります。",
   accountAt: "{relay} の {account}",
+
+  notifications: "通知",
+  notifyWhat: "セッションがあなたを待ち始め、誰も見ていないとき、そのマシンがブラウザーのプッシュサービスを通じてこの端末を呼び出します。メッセージはこの端末だけが読めるように暗号化され、セッション名を含みません。表示される言葉はこの端末が作ります。",
+  notifyOn: "オンにする",
+  notifyOff: "オフにする",
+  notifyIsOn: "この端末ではオンです",
+  notifyIsOff: "この端末ではオフです",
+  notifyDenied: "このブラウザーはこのページの通知を許可していません。ブラウザーのサイト設定で許可してから、戻ってきてください。",
+  notifyNone: "このブラウザーにはプッシュ通知がありません。",
+  notifyHome: "iPhone と iPad では、ホーム画面のアプリにだけ通知が届きます。共有から「ホーム画面に追加」を選び、そこから開いてください。",
+  notifyFailed: "オンにできませんでした: {text}",
+  notifyTest: "テストを送る",
+  notifyTested: "プッシュサービスが受け付けました",
+  notifyTestFailed: "テストに失敗しました: {text}",
+  notifyGiven: "この端末を呼び出します",
+  notifyLater: "接続したときに伝えます",
+  notifyOld: "端末を呼び出せません。そのマシンの holdfast を更新してください",
+  notifyEnded: "この端末をもう呼び出しません: {text}",
+  notifyAgain: "もう一度オンにする",
+  notifyDelivered: "最後の配信: {ago}",
+  notifyNever: "まだ配信されていません",
+  notifyLost: "最後の失敗: {ago}、{text}",
+  notifyShown: "この端末での最後の表示: {ago}",
 
   aboutTitle: "このページについて",
   aboutTrust: "マシンの鍵とこの端末の鍵が出会うのはこのページの中だけで、リレーは暗号文を運ぶだけです。ただし、このページを配る人は書き換えたページを配ることもできます。リレーをそこまで信用しないなら、自分のマシン(`holdfast up`)か自分のホスト(`holdfast web export`)から開き、ダイジェストを比べてください。",

@@ -31,6 +31,7 @@ export interface CallEvents {
 interface Remote {
   known: Store<Known>;
   watch(): () => void;
+  lookAt(sessions: readonly string[]): () => void;
   call(request: string, params: Record<string, unknown>, on?: CallEvents): Promise<unknown> & { number: number };
 }
 
@@ -49,6 +50,20 @@ const listeners = new Set<(machine: string, before: Session | undefined, now: Se
 export const onSession = (f: (machine: string, before: Session | undefined, now: Session | undefined) => void): (() => void) => {
   listeners.add(f);
   return () => listeners.delete(f);
+};
+
+/** A look lasts 30 s at the machine, and is told anew so often, in ms. */
+const LOOK = 20_000;
+/** Between one view and the next, ms: what both show was looked at all the time. */
+const TURN = 150;
+/** So many sessions can be looked at: docs/sessions.md. */
+const MAX_LOOK = 256;
+
+/** Who wants to know what the person looks at. */
+const lookListeners = new Set<(machine: string, sessions: readonly string[]) => void>();
+export const onLook = (f: (machine: string, sessions: readonly string[]) => void): (() => void) => {
+  lookListeners.add(f);
+  return () => lookListeners.delete(f);
 };
 
 const create = (id: string): Remote => {
@@ -82,12 +97,36 @@ const create = (id: string): Remote => {
     write();
   };
 
+  // What is on the screen, of every view that shows sessions.
+  const views = new Map<object, readonly string[]>();
+  let told = "";
+  let turning: ReturnType<typeof setTimeout> | undefined;
+  let renewing: ReturnType<typeof setTimeout> | undefined;
+  /** Tells the machine what is looked at now. */
+  const look = (visible = document.visibilityState == "visible") => {
+    clearTimeout(turning);
+    clearTimeout(renewing);
+    const ids = visible ? [...new Set([...views.values()].flat())].slice(0, MAX_LOOK) : [];
+    if (ids.length) for (const f of [...lookListeners]) f(id, ids);
+    if (!known.value.live || !known.value.features.includes("look")) return;
+    if (!ids.length && !told) return;
+    told = ids.join(" ");
+    void request(id, "look", { sessions: ids }).catch(() => undefined);
+    if (ids.length) renewing = setTimeout(() => look(), LOOK);
+  };
+  const lookSoon = () => {
+    clearTimeout(turning);
+    turning = setTimeout(() => look(), TURN);
+  };
+
   const hear = (m: SessionsTell) => {
     switch (m.op) {
       case "sessionsHello":
         return known.set((s) => ({ ...s, features: m.features, skew: m.skew, fault: undefined }));
       case "sessionsAll":
         known.set((s) => ({ ...s, sessions: new Map(m.sessions.map((x) => [x.id, x])), live: true, asOf: m.at, fault: undefined }));
+        told = "";
+        lookSoon();
         return write();
       case "sessionChanged":
         return change(m.session.id, m.session, m.at);
@@ -142,6 +181,8 @@ const create = (id: string): Remote => {
       return;
     }
     if (!stop) return;
+    // By this page's word, not by a lease that ends: the person has seen it.
+    if (!visible) look(false);
     if (visible) leaving = setTimeout(end, LEAVE);
     else end();
   };
@@ -161,6 +202,15 @@ const create = (id: string): Remote => {
         if (looks) lookers--;
         looks = false;
         settle();
+      };
+    },
+    lookAt(sessions) {
+      const view = {};
+      views.set(view, sessions);
+      lookSoon();
+      return () => {
+        views.delete(view);
+        lookSoon();
       };
     },
     call(request, params, on) {
@@ -185,6 +235,9 @@ export const knownOf = (id: string): Store<Known> => remoteOf(id).known;
 
 /** Somebody looks at the sessions of this machine, until the returned function is called. */
 export const watchSessions = (id: string): (() => void) => remoteOf(id).watch();
+
+/** These sessions of a machine are on the screen, until the returned function is called. */
+export const lookAt = (id: string, sessions: readonly string[]): (() => void) => remoteOf(id).lookAt(sessions);
 
 /** A request; rejects with Refused, "lost" where it may have been done, "offline" where it was not sent. */
 export const request = (id: string, op: string, params: Record<string, unknown> = {}, on?: CallEvents): Promise<unknown> & { number: number } => remoteOf(id).call(op, params, on);

@@ -38,6 +38,7 @@ const lazy = <P extends object>(load: () => Promise<FunctionComponent<P>>): Func
 };
 const LazySession = lazy(() => import("./session.js").then((m) => m.SessionScreen));
 const LazyRaw = lazy(() => import("./raw.js").then((m) => m.RawScreen));
+const LazyNotifications = lazy(() => import("./notifications.js").then((m) => m.Notifications));
 
 /** From here on the list stands beside the session. */
 const WIDE = "(min-width: 64rem)";
@@ -70,6 +71,8 @@ const screen = (r: Route) => {
       return <LazyTerminal key={`${r.id} ${r.name} ${r.fit}`} id={r.id} program={{ kind: "tmux", name: r.name, ...(r.target && { target: r.target }), fit: r.fit }} />;
     case "devices":
       return <Devices />;
+    case "notifications":
+      return <LazyNotifications />;
     case "about":
       return <About />;
   }

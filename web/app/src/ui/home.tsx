@@ -3,6 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { ago, useWords } from "../i18n/index.js";
 import { accounts, known, refreshKnown, storageFault } from "../machines.js";
+import { ended } from "../push/start.js";
 import { listMachines, RelayError, type RelayMachine } from "../relay.js";
 import { href } from "../route.js";
 import { useNow, useStore } from "../store/state.js";
@@ -56,6 +57,7 @@ export const Home = ({ chosen }: { chosen?: string | undefined }) => {
   const machines = useStore(known);
   const fault = useStore(storageFault);
   const heard = useRelays(machines);
+  const callers = useStore(ended);
   const now = useNow(10_000);
   const [starting, setStarting] = useState(false);
   useEffect(() => void refreshKnown(), []);
@@ -96,6 +98,11 @@ export const Home = ({ chosen }: { chosen?: string | undefined }) => {
               </p>
             ),
         )}
+        {callers.map((c) => (
+          <p class="note bad" role="status" key={c.machine}>
+            <strong>{c.machine}</strong> {t("notifyEnded", { text: c.why })} <a href={href({ at: "notifications" })}>{t("notifications")}</a>
+          </p>
+        ))}
         {!machines && <p>{t("loading")}</p>}
         {machines?.length === 0 && !fault && (
           <section class="empty">
@@ -140,6 +147,7 @@ export const Home = ({ chosen }: { chosen?: string | undefined }) => {
         <nav class="foot">
           {!!machines?.length && <a href={href({ at: "pair" })}>{t("pairMachine")}</a>}
           {!!machines?.length && <a href={href({ at: "devices" })}>{t("devices")}</a>}
+          {!!machines?.length && <a href={href({ at: "notifications" })}>{t("notifications")}</a>}
           <a href={href({ at: "about" })}>{t("about")}</a>
         </nav>
       </main>

@@ -9,6 +9,7 @@ import { useStore } from "../store/state.js";
 import type { Program } from "../worker/messages.js";
 import { refusalWords } from "./newsession.js";
 import { Bar } from "./parts.js";
+import { useLook } from "./sessionlist.js";
 import { nameOf } from "./sessionwords.js";
 import { TerminalScreen } from "./terminal.js";
 
@@ -21,6 +22,7 @@ export const RawScreen = ({ id, session, fit }: { id: string; session: string; f
   const [program, set] = useState<Program>();
   const [fault, setFault] = useState("");
   const s = known.sessions.get(session);
+  useLook(id, s ? [session] : []);
   useEffect(() => {
     if (!known.live || program) return;
     request(id, "attach", { session }).then(

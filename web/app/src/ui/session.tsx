@@ -29,7 +29,7 @@ export const SessionScreen = ({ id, session: sid, agent = "" }: { id: string; se
   const now = useNow(5000);
   const s = known.sessions.get(sid);
   const { live } = known;
-  useLook(id, live && !!s, [sid]);
+  useLook(id, s ? [sid] : []);
 
   const [menu, setMenu] = useState(false);
   const [ending, setEnding] = useState(false);

@@ -7,7 +7,7 @@ import { href } from "../route.js";
 import type { Session } from "../sessions/model.js";
 import { arrange, matches, type Row } from "../sessions/order.js";
 import { oneLine, plain } from "../sessions/plain.js";
-import { knownOf, request, watchSessions, type Known } from "../sessions/remote.js";
+import { knownOf, lookAt, request, watchSessions, type Known } from "../sessions/remote.js";
 import type { MachineView } from "../store/db.js";
 import { useNow } from "../store/state.js";
 import type { LinkState } from "../worker/messages.js";
@@ -38,24 +38,14 @@ export const useSessions = (machines: readonly MachineView[]): Heard[] => {
   return machines.map((machine) => ({ machine, known: knownOf(machine.id).value, link: connectionOf(machine.id).sessionsState.value }));
 };
 
-/** Tells the machines that a person looks at these sessions: 30 s from each time on. */
-const LOOK = 20_000;
-export const useLook = (machine: string, live: boolean, sessions: readonly string[]): void => {
-  const ids = sessions.slice(0, 256).join(" ");
-  useEffect(() => {
-    if (!live) return;
-    const look = () => void (document.visibilityState == "visible" && request(machine, "look", { sessions: ids ? ids.split(" ") : [] }).catch(() => undefined));
-    look();
-    const timer = setInterval(look, LOOK);
-    return () => {
-      clearInterval(timer);
-      void request(machine, "look", { sessions: [] }).catch(() => undefined);
-    };
-  }, [machine, live, ids]);
+/** Tells the machine that a person looks at these sessions, as long as they are shown. */
+export const useLook = (machine: string, sessions: readonly string[]): void => {
+  const ids = sessions.join(" ");
+  useEffect(() => lookAt(machine, ids ? ids.split(" ") : []), [machine, ids]);
 };
 
 const Looking = ({ heard }: { heard: Heard }) => {
-  useLook(heard.machine.id, heard.known.live, [...heard.known.sessions.keys()]);
+  useLook(heard.machine.id, [...heard.known.sessions.keys()]);
   return null;
 };
 

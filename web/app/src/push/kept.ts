@@ -1,0 +1,72 @@
+// What this browser keeps about notifications, for the page and for the service
+// worker, which shows them while no page is open. A database of its own, as that
+// of the sessions is.
+
+export interface PushDevice {
+  /** The person wants to be called. */
+  on: boolean;
+  /** The pair of keys that machines sign with, base64url: public 65 bytes, private 32. */
+  vapid: { public: string; private: string };
+}
+
+export interface PushMachine {
+  /** The machine's id in this browser, and its name for people. */
+  id: string;
+  name: string;
+  /** What this device calls the machine in messages; a key for the names of sessions. */
+  as: string;
+}
+
+const NAME = "holdfast.push";
+const VERSION = 1;
+
+const open = (): Promise<IDBDatabase> =>
+  new Promise((resolve, reject) => {
+    const r = indexedDB.open(NAME, VERSION);
+    r.onupgradeneeded = () => {
+      r.result.createObjectStore("device");
+      r.result.createObjectStore("machines", { keyPath: "id" });
+      r.result.createObjectStore("shown");
+      r.result.createObjectStore("counts");
+    };
+    r.onsuccess = () => resolve(r.result);
+    r.onerror = r.onblocked = () => reject(r.error);
+  });
+
+type Name = "device" | "machines" | "shown" | "counts";
+
+/** Opened for each act: the service worker lives for seconds. */
+const run = async <T>(store: Name, mode: IDBTransactionMode, act: (s: IDBObjectStore) => IDBRequest<T>): Promise<T> => {
+  const db = await open();
+  try {
+    return await new Promise<T>((resolve, reject) => {
+      const t = db.transaction(store, mode);
+      const r = act(t.objectStore(store));
+      t.oncomplete = () => resolve(r.result);
+      t.onabort = t.onerror = () => reject(t.error);
+    });
+  } finally {
+    db.close();
+  }
+};
+
+export const pushDevice = (): Promise<PushDevice | undefined> => run("device", "readonly", (s) => s.get("device"));
+export const keepPushDevice = (d: PushDevice): Promise<unknown> => run("device", "readwrite", (s) => s.put(d, "device"));
+
+/** The language of the page, for the service worker. */
+export const pushLanguage = (): Promise<string | undefined> => run("device", "readonly", (s) => s.get("language"));
+export const keepPushLanguage = (language: string): Promise<unknown> => run("device", "readwrite", (s) => s.put(language, "language"));
+
+export const pushMachines = (): Promise<PushMachine[]> => run("machines", "readonly", (s) => s.getAll());
+export const keepPushMachine = (m: PushMachine): Promise<unknown> => run("machines", "readwrite", (s) => s.put(m));
+export const dropPushMachine = async (id: string): Promise<void> => {
+  for (const store of ["machines", "shown", "counts"] as const) await run(store, "readwrite", (s) => s.delete(id));
+};
+
+/** When a notification of a machine was shown here last. */
+export const shownAt = (id: string): Promise<number | undefined> => run("shown", "readonly", (s) => s.get(id));
+export const keepShown = (id: string): Promise<unknown> => run("shown", "readwrite", (s) => s.put(Date.now(), id));
+
+/** How many sessions wait at each machine, by its newest message: for the app's icon. */
+export const counts = (): Promise<number[]> => run("counts", "readonly", (s) => s.getAll());
+export const keepCount = (id: string, n: number): Promise<unknown> => run("counts", "readwrite", (s) => s.put(n, id));

@@ -1,0 +1,82 @@
+// What the page does about notifications while it is open: it tells machines of
+// this device where the person wants that, closes what is looked at, and goes
+// where a tap on a notification leads. All else comes when it is needed.
+
+import { known } from "../machines.js";
+import { knownOf, onLook } from "../sessions/remote.js";
+import { createStore } from "../store/state.js";
+import type { Shown } from "./show.js";
+
+const NAME = "holdfast.push";
+
+const load = (): boolean => {
+  try {
+    return localStorage.getItem(NAME) == "on";
+  } catch {
+    return false;
+  }
+};
+
+/** The person wants to be called on this device. */
+export const wanted = createStore(load());
+export const setWanted = (on: boolean): void => {
+  wanted.set(on);
+  try {
+    if (on) localStorage.setItem(NAME, "on");
+    else localStorage.removeItem(NAME);
+  } catch {
+    // A private window, which has no notifications either.
+  }
+};
+
+/** Machines whose push service has ended this device's subscription, by name, and why. */
+export const ended = createStore<readonly { machine: string; why: string }[]>([]);
+
+const tell = async (): Promise<void> => {
+  const { atMachine, sync } = await import("./device.js");
+  const all = known.value ?? [];
+  await sync(all);
+  ended.set(wanted.value ? all.flatMap((m) => (atMachine(m.id).value?.ended ? [{ machine: m.machine, why: atMachine(m.id).value!.why }] : [])) : []);
+};
+
+const notifications = async () => (await (await navigator.serviceWorker?.getRegistration())?.getNotifications()) ?? [];
+
+/** Whoever looks at the app has seen what was answered; whoever looks at a session needs no call for it. */
+const tidy = async (machine?: string, sessions: readonly string[] = []): Promise<void> => {
+  const hashes = new Set(sessions.map((s) => `#/m/${machine}/s/${encodeURIComponent(s)}`));
+  for (const n of await notifications()) {
+    const d = n.data as Shown | null;
+    if (d?.done ? !n.tag.startsWith("test ") : hashes.has(d?.hash ?? "")) n.close();
+  }
+};
+
+export const startPush = (): void => {
+  if (!navigator.serviceWorker) return;
+  navigator.serviceWorker.addEventListener("message", ({ data }: MessageEvent<{ op?: unknown; hash?: unknown }>) => {
+    if (data?.op == "go" && typeof data.hash == "string" && data.hash.startsWith("#/")) location.hash = data.hash;
+  });
+  navigator.serviceWorker.startMessages?.();
+  onLook((machine, sessions) => void tidy(machine, sessions).catch(() => undefined));
+  document.addEventListener("visibilitychange", () => document.visibilityState == "visible" && void tidy().catch(() => undefined));
+  void tidy().catch(() => undefined);
+
+  const live = new Map<string, boolean>();
+  const watched = new Set<string>();
+  const look = (id: string) => {
+    const now = knownOf(id).value.live;
+    if (now == !!live.get(id)) return;
+    live.set(id, now);
+    if (now && wanted.value) void tell().catch(() => undefined);
+  };
+  const machines = () => {
+    for (const m of known.value ?? [])
+      if (!watched.has(m.id)) {
+        watched.add(m.id);
+        knownOf(m.id).subscribe(() => look(m.id));
+        look(m.id);
+      }
+  };
+  known.subscribe(machines);
+  machines();
+  wanted.subscribe(() => void tell().catch(() => undefined));
+};
