@@ -12,6 +12,8 @@ import type { Ask, Ending, LinkState, PairStep, Program, SessionsAsk, SessionsTe
 /** What the page shows of a terminal's other end. */
 export interface TerminalEvents {
   opened(again: boolean): void;
+  /** Nobody takes input until it is opened again. */
+  detached(): void;
   data(data: Uint8Array): void;
   ended(ending: Ending): void;
 }
@@ -102,6 +104,8 @@ export const connectionOf = (id: string): Connection => {
         return sessionsState.set(m.state);
       case "opened":
         return terminals.get(m.term)?.opened(m.again);
+      case "detached":
+        return terminals.get(m.term)?.detached();
       case "data":
         return terminals.get(m.term)?.data(m.data);
       case "ended": {
@@ -131,6 +135,9 @@ export const connectionOf = (id: string): Connection => {
     runs.clear();
     state.set(idle);
     sessionsState.set(idle);
+    // A setting or the pairing changed under them: what is opened next is new.
+    for (const t of [...terminals.values()]) t.ended({ how: "lost" });
+    terminals.clear();
     for (const f of [...watchers]) f({ op: "sessionsClosed", code: "lost", text: "" });
   };
   /** Ends the Worker some time after nobody needs it. */

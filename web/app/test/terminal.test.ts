@@ -29,6 +29,7 @@ const scene = (program: Program, size: { cols: number; rows: number }) => {
   const heard: unknown[] = [];
   const terminal = createTerminal(program, size, {
     opened: (again) => heard.push(again ? "opened again" : "opened"),
+    detached: () => heard.push("detached"),
     data: (data) => heard.push(data.length),
     ended: (e: Ending) => heard.push(e),
     sent: () => {},
@@ -60,7 +61,7 @@ test("a size that changed before there was a channel is the one that is asked fo
 test("a shell ends with its connection, a tmux session is attached on the next", async () => {
   for (const [program, want] of [
     [{ kind: "shell" }, ["opened", { how: "lost" }]],
-    [{ kind: "tmux", name: "build", fit: false }, ["opened", "opened again"]],
+    [{ kind: "tmux", name: "build", fit: false }, ["opened", "detached", "opened again"]],
   ] as const) {
     const { terminal, heard } = scene(program, { cols: 80, rows: 24 });
     const [first, second] = [connection(), connection()];

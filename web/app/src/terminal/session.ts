@@ -75,6 +75,8 @@ export class Session {
   private readonly undo: (() => void)[] = [];
   private touch: Touch | undefined;
   private sent = { cols: 0, rows: 0 };
+  /** A program is on the screen, whether or not it can be reached. */
+  private shown = false;
 
   constructor(
     readonly machine: string,
@@ -191,11 +193,14 @@ export class Session {
       opened: (again) => {
         // A size that changed while there was no connection was told to the Worker.
         this.patch({ phase: "open", again, ending: undefined, restored: undefined });
+        this.shown = true;
         this.remember("");
       },
+      detached: () => this.patch({ phase: "opening" }),
       data: (data) => this.term.write(data, () => this.remote?.consumed(data.length)),
       ended: (ending) => {
         this.remote = undefined;
+        this.shown = false;
         sessionStorage.removeItem(keptName(this.key));
         this.patch({ phase: "ended", ending, clipboard: undefined });
         // Whatever the program had set is over with it.
@@ -357,7 +362,7 @@ export class Session {
 
   /** Keeps what is on the screen for this tab: it ends with the tab, and with the program. */
   private keep(): void {
-    if (this.state.value.phase != "open") return;
+    if (!this.shown) return;
     const screen = this.serializer.serialize({ scrollback: KEPT_LINES, excludeModes: true, excludeAltBuffer: true });
     if (screen.length <= KEPT_BYTES) this.remember(screen);
   }

@@ -129,6 +129,7 @@ const heard = async (m: Ask): Promise<void> => {
       terminals.get(m.term)?.end();
       const t = createTerminal(m.program, m, {
         opened: (again) => tell({ op: "opened", term: m.term, again }),
+        detached: () => tell({ op: "detached", term: m.term }),
         data: (data) => tell({ op: "data", term: m.term, data }, [data.buffer as ArrayBuffer]),
         ended(ending) {
           terminals.delete(m.term);

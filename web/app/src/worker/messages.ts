@@ -108,6 +108,8 @@ export type Tell =
   /** Of the connection that sessions use; the same one where terminals go through the built-in server. */
   | { op: "sessionsState"; state: LinkState }
   | { op: "opened"; term: number; again: boolean }
+  /** Its connection is gone; it opens again on the next. */
+  | { op: "detached"; term: number }
   | { op: "data"; term: number; data: Uint8Array }
   | { op: "ended"; term: number; ending: Ending }
   | { op: "ran"; id: number; code: number | undefined; text: string }

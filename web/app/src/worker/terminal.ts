@@ -9,6 +9,8 @@ import { attachCommand, TMUX_FAILED, tmuxCommand } from "./tmux.js";
 
 export interface TerminalEvents {
   opened(again: boolean): void;
+  /** The connection is gone; it opens again on the next. Until then nobody takes input. */
+  detached(): void;
   data(data: Uint8Array): void;
   ended(ending: Ending): void;
   /** Own bytes went out: what the judge of typing wants to know. */
@@ -97,7 +99,9 @@ export const createTerminal = (program: Program, { cols, rows }: { cols: number;
       queue = Promise.resolve();
       waiting = 0;
       settle();
-      if (!over && program.kind == "shell" && times) finish({ how: "lost" });
+      if (over || !times) return;
+      if (program.kind == "shell") finish({ how: "lost" });
+      else on.detached();
     },
     input(data) {
       const c = channel;
