@@ -7,9 +7,9 @@ import { startPush } from "./push/start.js";
 import { startRouting } from "./route.js";
 import { startBadge } from "./sessions/badge.js";
 import { prefs } from "./store/prefs.js";
-import { serviceWorkerUrl } from "./trusted.js";
 import { App, Insecure } from "./ui/app.js";
 import "./ui/style.css";
+import { startUpdates } from "./update.js";
 
 startRouting();
 
@@ -39,10 +39,7 @@ document.addEventListener("resume", wake);
 addEventListener("pageshow", wake);
 addEventListener("online", wake);
 
-// Opens without a network, and asks for an update only when it is opened.
-// Some seconds later, since it fetches every file and the first screen comes first.
-if (import.meta.env.PROD && isSecureContext) setTimeout(() => void navigator.serviceWorker?.register(serviceWorkerUrl(), { updateViaCache: "none" }).catch(() => undefined), 5000);
-
+startUpdates();
 startBadge();
 if (isSecureContext) startPush();
 

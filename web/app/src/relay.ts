@@ -32,6 +32,13 @@ export interface RelayDevice {
   this?: boolean;
 }
 
+/** What the relay's operator tells the account. */
+export interface RelayNotice {
+  id: string;
+  at: string;
+  text: string;
+}
+
 /** So long may the relay take: it answers from memory. */
 const TIMEOUT = 8e3;
 /** More than the longest honest list; a stranger's page is not read into memory. */
@@ -71,6 +78,16 @@ export const listDevices = async (relay: string, token: string): Promise<RelayDe
   const { devices } = await request(relay, "/v1/devices", { token });
   return Array.isArray(devices) ? devices.filter((d) => typeof d?.id == "string" && typeof d?.name == "string") : [];
 };
+
+/** Those that nobody of the account has read, the oldest first. */
+export const listNotices = async (relay: string, token: string): Promise<RelayNotice[]> => {
+  const { notices } = await request(relay, "/v1/notices?unread=true", { token });
+  return Array.isArray(notices) ? notices.slice(0, 50).filter((n) => typeof n?.id == "string" && typeof n?.text == "string" && !n.read) : [];
+};
+
+/** Marks one read for every device of the account; it may be repeated. */
+export const acknowledge = (relay: string, token: string, id: string): Promise<void> =>
+  request(relay, `/v1/notices/${encodeURIComponent(id)}/ack`, { token, method: "POST" });
 
 export const revokeDevice = (relay: string, token: string, id: string): Promise<void> =>
   request(relay, `/v1/devices/${encodeURIComponent(id)}`, { token, method: "DELETE" });

@@ -15,9 +15,15 @@ export interface Shown {
   unreadable: number;
   /** Counts how often items were put above, so that the screen can hold its place. */
   above: number;
+  /** What a search has found; its id. */
+  mark: string;
+  /** The items end somewhere above the newest: what comes is not shown until newest(). */
+  apart: boolean;
 }
 
 const PAGE = 50;
+/** So many pages up a found item is fetched with all that lies between; further up it is shown by itself. */
+const NEAR = 6;
 /** So many are kept on the screen; from a phone's memory the oldest go first. */
 const MAX_SHOWN = 2000;
 
@@ -36,7 +42,7 @@ export const merge = (items: readonly Item[], news: readonly Item[]): Item[] => 
 };
 
 export class Conversation {
-  readonly shown: Store<Shown> = createStore<Shown>({ items: [], before: undefined, loading: false, fault: undefined, unreadable: 0, above: 0 });
+  readonly shown: Store<Shown> = createStore<Shown>({ items: [], before: undefined, loading: false, fault: undefined, unreadable: 0, above: 0, mark: "", apart: false });
   private after = "";
   private follow = 0;
   /** Counts openings: an answer to an older one changes nothing. */
@@ -71,7 +77,7 @@ export class Conversation {
       const page = readPage(await this.request(this.machine, "conversation", this.params({ limit: PAGE })), this.skew());
       if (mine != this.opened) return;
       this.after = page.after;
-      this.patch({ items: page.items, before: page.before, loading: false, unreadable: page.unreadable });
+      this.patch({ items: page.items, before: page.before, loading: false, unreadable: page.unreadable, mark: "", apart: false });
       await this.listen(mine);
     } catch (e) {
       if (mine == this.opened) this.patch({ loading: false, fault: e instanceof Refused ? e : new Refused("failed", String(e)) });
@@ -85,6 +91,7 @@ export class Conversation {
         const c = readChange(result, this.skew());
         if (c.after) this.after = c.after;
         const s = this.shown.value;
+        if (s.apart) return;
         if (c.reset) this.patch({ items: c.items, before: c.before });
         else {
           let items = merge(s.items, c.items);
@@ -124,6 +131,36 @@ export class Conversation {
     } finally {
       this.patch({ loading: false });
     }
+  }
+
+  /** Has an item of a search shown and marked, with what came before it. */
+  async find(item: Item): Promise<void> {
+    const there = () => this.shown.value.items.some((i) => i.id == item.id);
+    this.patch({ mark: "" });
+    for (let n = 0; n < NEAR && !there() && this.shown.value.before && !this.shown.value.loading; n++) await this.older();
+    if (!there()) {
+      const mine = this.opened;
+      this.patch({ loading: true });
+      try {
+        const page = readPage(await this.request(this.machine, "conversation", this.params({ before: item.cursor, limit: PAGE })), this.skew());
+        if (mine != this.opened) return;
+        this.patch({ items: merge(page.items, [item]), before: page.before, apart: true });
+      } catch {
+        // The file was replaced meanwhile: the item by itself is what there is.
+        if (mine == this.opened) this.patch({ items: [item], before: "", apart: true });
+      } finally {
+        this.patch({ loading: false });
+      }
+    }
+    this.patch({ mark: item.id });
+  }
+
+  /** Back from a found item to the end of the conversation. */
+  async newest(): Promise<void> {
+    this.close();
+    this.after = "";
+    this.patch({ items: [], before: undefined, mark: "", apart: false });
+    await this.open();
   }
 
   close(): void {

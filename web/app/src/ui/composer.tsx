@@ -154,7 +154,7 @@ export const Composer = ({ machine, session, name, live, password, focus }: { ma
     <div class="replying">
       {replies.map((r) => (
         <div key={r.key} class="receipt" role="status" data-receipt={r.state}>
-          {r.text && <p class="pre">{r.text.length > 200 ? `${r.text.slice(0, 200)}…` : r.text}</p>}
+          {r.text && <p class="pre said">{r.text.slice(0, 200)}</p>}
           <small>{words(r)}</small>
           {(r.state == "lost" || r.state == "failed" || r.state == "composer" || r.state == "unconfirmed") && (
             <div class="row">
@@ -212,7 +212,7 @@ export const Composer = ({ machine, session, name, live, password, focus }: { ma
             rows={1}
             value={text}
             aria-label={t("messageTo", { name })}
-            placeholder={t("messageTo", { name })}
+            placeholder={t("message")}
             enterkeyhint="enter"
             onInput={(e) => edit(e.currentTarget.value)}
             onPaste={paste}

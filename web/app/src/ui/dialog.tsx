@@ -7,6 +7,7 @@ import { useWords } from "../i18n/index.js";
 import { readOutcome, Refused, type Dialog, type Option, type Stage } from "../sessions/model.js";
 import { oneLine, plain } from "../sessions/plain.js";
 import { newKey, request } from "../sessions/remote.js";
+import { askedOf } from "./sessionwords.js";
 
 /** A card that takes the place of another one takes no tap for so long: the finger was on its way to the other. */
 const SETTLE = 700;
@@ -14,12 +15,23 @@ const SETTLE = 700;
 export interface Verdict {
   words: string;
   bad: boolean;
+  /** What became of it can be seen in the terminal. */
+  look?: boolean;
 }
 
-export const DialogCard = ({ machine, session, dialog, live, fresh, say, ownWords }: { machine: string; session: string; dialog: Dialog; live: boolean; fresh: boolean; say: (v: Verdict) => void; ownWords: () => void }) => {
+export interface Answering {
+  /** An answer is on its way; the card stays until it is known what became of it. */
+  began(d: Dialog): void;
+  /** Taken or perhaps taken, or not: then the dialog is still this device's to answer. */
+  over(d: Dialog, mine: boolean, v: Verdict): void;
+  /** The person chose to answer in own words. */
+  ownWords(): void;
+}
+
+export const DialogCard = ({ machine, session, dialog, live, fresh, on }: { machine: string; session: string; dialog: Dialog; live: boolean; fresh: boolean; on: Answering }) => {
   const t = useWords();
   const [ready, setReady] = useState(!fresh);
-  const [busy, setBusy] = useState<"" | "sending" | Stage>("");
+  const [busy, setBusy] = useState<{ option: string; stage: "sending" | Stage }>();
   useEffect(() => {
     const timer = setTimeout(() => setReady(true), SETTLE);
     return () => clearTimeout(timer);
@@ -27,35 +39,52 @@ export const DialogCard = ({ machine, session, dialog, live, fresh, say, ownWord
 
   const answer = async (o: Option) => {
     if (busy || !ready || !live) return;
-    setBusy("sending");
+    setBusy({ option: o.id, stage: "sending" });
+    on.began(dialog);
     try {
-      const out = readOutcome(await request(machine, "approve", { session, digest: dialog.digest, option: o.id, key: newKey() }, { receipt: setBusy }));
-      if (out.state == "unconfirmed") say({ words: t("answerUnconfirmed", { reason: oneLine(out.reason) }), bad: true });
-      if (o.role == "text") ownWords();
+      const out = readOutcome(await request(machine, "approve", { session, digest: dialog.digest, option: o.id, key: newKey() }, { receipt: (stage) => setBusy({ option: o.id, stage }) }));
+      if (out.state == "accepted") on.over(dialog, true, { words: t("answerTaken", { answer: oneLine(o.label) }), bad: false });
+      else on.over(dialog, true, { words: t("answerUnconfirmed", { reason: oneLine(out.reason) }), bad: true, look: true });
+      if (o.role == "text") on.ownWords();
     } catch (e) {
       const code = e instanceof Refused ? e.code : "";
       const words =
         code == "dialog-changed" ? t((e as Refused).dialog ? "answerChanged" : "answerGone") : code == "lost" ? t("answerLost") : code == "offline" ? t("offlineText") : t("answerFailed", { text: oneLine(String((e as Error).message)) });
-      say({ words, bad: true });
+      on.over(dialog, code == "lost" || code == "dialog-changed", { words, bad: true });
     } finally {
-      setBusy("");
+      setBusy(undefined);
     }
   };
 
+  const text = askedOf(dialog);
   return (
-    <section class="dialog" role="group" aria-label={oneLine(dialog.title) || t("answerTitle")} data-digest={dialog.digest}>
+    <section class="dialog" role="group" aria-label={oneLine(dialog.title) || t("answerTitle")} aria-busy={!!busy} data-digest={dialog.digest} data-answering={busy?.stage}>
       {dialog.title && <h2>{plain(dialog.title)}</h2>}
-      {dialog.text && <pre tabIndex={0}>{plain(dialog.text)}</pre>}
+      {text && (
+        <pre tabIndex={0} role="region" aria-label={t("asksText")}>
+          {text}
+        </pre>
+      )}
       {!dialog.options.length && <p class="dim">{t("answerInTerminal")}</p>}
       <div class="options">
         {dialog.options.map((o) => (
-          <button key={o.id} class={o.role == "deny" ? "second danger" : o.role == "approve" ? "" : "second"} disabled={!live || !!busy || !ready} onClick={() => void answer(o)} data-option={o.id}>
+          <button
+            key={o.id}
+            class={`${o.role == "deny" ? "second danger" : o.role == "approve" ? "" : "second"} ${busy?.option == o.id ? "chosen" : ""}`}
+            disabled={!live || !!busy || !ready}
+            onClick={() => void answer(o)}
+            data-option={o.id}
+          >
             <span>{oneLine(o.label)}</span>
             {o.detail && <small>{oneLine(o.detail)}</small>}
           </button>
         ))}
       </div>
-      {busy && <p class="dim" role="status">{t(busy == "typed" ? "answerTyped" : "answering")}</p>}
+      <p class="dim stage" role="status">
+        {busy && t(stages[busy.stage])}
+      </p>
     </section>
   );
 };
+
+const stages = { sending: "answering", sent: "answerSent", typed: "answerTyped", accepted: "answerTyped", unconfirmed: "answerTyped" } as const;

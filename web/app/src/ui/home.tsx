@@ -4,9 +4,11 @@ import { useEffect, useState } from "preact/hooks";
 import { ago, useWords } from "../i18n/index.js";
 import { accounts, known, refreshKnown, storageFault } from "../machines.js";
 import { ended } from "../push/start.js";
-import { listMachines, RelayError, type RelayMachine } from "../relay.js";
+import { acknowledge, listMachines, listNotices, RelayError, type RelayMachine, type RelayNotice } from "../relay.js";
 import { href } from "../route.js";
+import { plain } from "../sessions/plain.js";
 import { useNow, useStore } from "../store/state.js";
+import { updateReady } from "../update.js";
 import { NewSession } from "./newsession.js";
 import { Bar, Dot, Icon } from "./parts.js";
 import { SessionList } from "./sessionlist.js";
@@ -16,6 +18,7 @@ interface Heard {
   relay: string;
   account: string;
   machines?: RelayMachine[];
+  notices?: RelayNotice[];
   fault?: { code: number; text: string };
 }
 
@@ -30,7 +33,8 @@ const useRelays = (paired: unknown): Heard[] => {
       const answers = await Promise.all(
         all.map(async ({ relay, account, token }): Promise<Heard> => {
           try {
-            return { relay, account, machines: await listMachines(relay, token) };
+            const [machines, notices] = await Promise.all([listMachines(relay, token), listNotices(relay, token).catch(() => [])]);
+            return { relay, account, machines, notices };
           } catch (e) {
             return { relay, account, fault: e instanceof RelayError ? { code: e.code, text: e.message } : { code: 1006, text: "" } };
           }
@@ -61,6 +65,20 @@ export const Home = ({ chosen }: { chosen?: string | undefined }) => {
   const now = useNow(10_000);
   const [starting, setStarting] = useState(false);
   useEffect(() => void refreshKnown(), []);
+
+  const updated = useStore(updateReady);
+  const [read, setRead] = useState<readonly string[]>([]);
+  const [unread, setUnread] = useState("");
+  const acknowledged = async (h: Heard, id: string) => {
+    setUnread("");
+    try {
+      const a = (await accounts()).find((x) => x.relay == h.relay && x.account == h.account);
+      if (a) await acknowledge(a.relay, a.token, id);
+      setRead((all) => [...all, id]);
+    } catch (e) {
+      setUnread(t("noticeFailed", { text: e instanceof Error ? e.message : String(e) }));
+    }
+  };
 
   const says = (relay: string, account: string) => heard.find((h) => h.relay == relay && h.account == account);
   const words = (m: RelayMachine | undefined): string => {
@@ -103,6 +121,24 @@ export const Home = ({ chosen }: { chosen?: string | undefined }) => {
             <strong>{c.machine}</strong> {t("notifyEnded", { text: c.why })} <a href={href({ at: "notifications" })}>{t("notifications")}</a>
           </p>
         ))}
+        {heard.flatMap((h) =>
+          (h.notices ?? [])
+            .filter((n) => !read.includes(n.id))
+            .map((n) => (
+              <section class="note" role="status" key={h.relay + n.id} data-notice={n.id}>
+                <p class="pre">{plain(n.text.slice(0, 4096))}</p>
+                <div class="row">
+                  <small class="grow">
+                    {t("notice", { relay: new URL(h.relay).host })} · {ago(Date.parse(n.at), now)}
+                  </small>
+                  <button class="quiet small" onClick={() => void acknowledged(h, n.id)}>
+                    {t("noticeRead")}
+                  </button>
+                </div>
+                {unread && <p role="alert">{unread}</p>}
+              </section>
+            )),
+        )}
         {!machines && <p>{t("loading")}</p>}
         {machines?.length === 0 && !fault && (
           <section class="empty">
@@ -144,6 +180,11 @@ export const Home = ({ chosen }: { chosen?: string | undefined }) => {
             </li>
           ))}
         </ul>
+        {updated && (
+          <p class="note" role="status" data-update>
+            {t("updateReady")}
+          </p>
+        )}
         <nav class="foot">
           {!!machines?.length && <a href={href({ at: "pair" })}>{t("pairMachine")}</a>}
           {!!machines?.length && <a href={href({ at: "devices" })}>{t("devices")}</a>}

@@ -57,7 +57,7 @@ const Text = ({ body, place, label }: { body: Body; place: Place; label?: string
   return (
     <>
       {label && <h4>{label}</h4>}
-      <pre tabIndex={0}>{plain(whole ?? body.text)}</pre>
+      <pre tabIndex={0} role="region" aria-label={label ?? t("textLabel")}>{plain(whole ?? body.text)}</pre>
       {body.blob && whole === undefined && (
         <button
           class="quiet small"
@@ -107,7 +107,7 @@ const DiffView = ({ diff: d }: { diff: Diff }) => {
         <bdi>{oneLine(d.path)}</bdi>
         {d.to && <bdi> → {oneLine(d.to)}</bdi>} <span class="add">+{d.added}</span> <span class="del">−{d.removed}</span>
       </p>
-      <pre tabIndex={0}>
+      <pre tabIndex={0} role="region" aria-label={oneLine(d.path)}>
         {d.hunks.map((h, i) => (
           <span key={i}>
             {i > 0 && <span class="gap">⋯{"\n"}</span>}
@@ -131,17 +131,26 @@ const ToolView = ({ item, place }: { item: Item; place: Place }) => {
   const t = useWords();
   const tool = item.tool!;
   const [open, setOpen] = useState(false);
-  const status = statuses[tool.status];
+  const status = Object.hasOwn(statuses, tool.status) ? statuses[tool.status] : undefined;
   const changed = tool.diff.length > 0;
-  return (
-    <details class={`tool ${tool.status}`} open={open} onToggle={(e) => setOpen(e.currentTarget.open)}>
+  const fold = (
+    <details class={`tool ${status ? tool.status : ""}`} open={open} onToggle={(e) => setOpen(e.currentTarget.open)}>
       <summary>
         <span class="grow">
           <strong>{oneLine(tool.name)}</strong> <code class="in">{oneLine(tool.title)}</code>
         </span>
         <small>
           {tool.exitCode ? `${tool.exitCode} · ` : ""}
-          {status ? t(status) : oneLine(tool.status)}
+          {tool.status == "running" ? (
+            <>
+              <span class="whilebusy">{t("toolRunning")}</span>
+              <span class="whileidle">{t("toolNoResult")}</span>
+            </>
+          ) : status ? (
+            t(status)
+          ) : (
+            oneLine(tool.status)
+          )}
         </small>
       </summary>
       {open && (
@@ -151,14 +160,18 @@ const ToolView = ({ item, place }: { item: Item; place: Place }) => {
           {item.images.map((p, i) => (
             <PictureView key={i} picture={p} place={place} />
           ))}
-          {tool.agent && (
-            <button class="quiet small" onClick={() => place.openAgent(tool.agent)}>
-              {t("openSubagent")}
-            </button>
-          )}
         </div>
       )}
     </details>
+  );
+  if (!tool.agent) return fold;
+  return (
+    <div class="sub">
+      {fold}
+      <button class="quiet small" onClick={() => place.openAgent(tool.agent)}>
+        {t("openSubagent")}
+      </button>
+    </div>
   );
 };
 

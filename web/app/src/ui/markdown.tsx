@@ -6,6 +6,7 @@
 import { Lexer, type Token, type Tokens } from "marked";
 import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
+import { t as words } from "../i18n/index.js";
 import { plain } from "../sessions/plain.js";
 
 /** Deeper nesting is no text that a person wrote. */
@@ -68,7 +69,7 @@ const blocks = (tokens: readonly Token[], open: (href: string) => void, depth: n
         return <p key={i}>{inline(t["tokens"], open, depth)}</p>;
       case "code":
         return (
-          <pre key={i} tabIndex={0}>
+          <pre key={i} tabIndex={0} role="region" aria-label={words("textLabel")}>
             <code>{(t as Tokens.Code).text}</code>
           </pre>
         );
@@ -89,7 +90,7 @@ const blocks = (tokens: readonly Token[], open: (href: string) => void, depth: n
       case "table": {
         const tb = t as Tokens.Table;
         return (
-          <div key={i} class="table" tabIndex={0}>
+          <div key={i} class="table" tabIndex={0} role="region" aria-label={words("tableLabel")}>
             <table>
               <thead>
                 <tr>

@@ -1,16 +1,16 @@
 // One session: what was said, what is asked, and where one answers.
 
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ago, useWords } from "../i18n/index.js";
 import { known as machinesKnown, refreshKnown } from "../machines.js";
 import { go, href } from "../route.js";
 import { Conversation } from "../sessions/conversation.js";
-import { readHits, readRows, type Hit, type Run } from "../sessions/model.js";
+import { readHits, readRows, type Dialog, type Hit, type Item, type Run, type Session } from "../sessions/model.js";
 import { oneLine, plain } from "../sessions/plain.js";
 import { knownOf, request, watchSessions } from "../sessions/remote.js";
 import { useNow, useStore } from "../store/state.js";
 import { Composer } from "./composer.js";
-import { DialogCard, type Verdict } from "./dialog.js";
+import { DialogCard, type Answering, type Verdict } from "./dialog.js";
 import { ItemView, type Place } from "./items.js";
 import { refusalWords } from "./newsession.js";
 import { Bar, Dot, Icon, Sheet } from "./parts.js";
@@ -19,13 +19,18 @@ import { nameOf, sinceWords, statusMood, statusWords, whereOf } from "./sessionw
 
 /** Looked at for so long, it is seen. */
 const SEEN = 1000;
+/** What became of an answer is said that long; what went wrong, longer. */
+const STAYS = 5000;
+const BAD_STAYS = 20_000;
 
 export const SessionScreen = ({ id, session: sid, agent = "" }: { id: string; session: string; agent?: string }) => {
   const t = useWords();
   useEffect(() => watchSessions(id), [id]);
   useEffect(() => void refreshKnown(), [id]);
   const known = useStore(knownOf(id));
-  const machine = useStore(machinesKnown)?.find((m) => m.id == id);
+  const all = useStore(machinesKnown);
+  const machine = all?.find((m) => m.id == id);
+  const several = (all?.length ?? 0) > 1;
   const now = useNow(5000);
   const s = known.sessions.get(sid);
   const { live } = known;
@@ -47,20 +52,39 @@ export const SessionScreen = ({ id, session: sid, agent = "" }: { id: string; se
   }, [live, s?.status.state]);
 
   // A question that went without an answer of this page was answered elsewhere.
-  const dialog = s?.status.dialog;
+  const open = s?.status.dialog;
+  const [held, hold] = useState<Dialog>();
+  const dialog = held ?? open;
   const before = useRef<string>(undefined);
   const cards = useRef(0);
-  const answering = useRef(false);
+  /** Digests that this page has answered, or may have. */
+  const mine = useRef(new Set<string>());
   if (dialog && dialog.digest != before.current) cards.current++;
   useEffect(() => {
     const was = before.current;
     before.current = dialog?.digest;
-    if (was && was != dialog?.digest && live && !answering.current && !document.querySelector(".dialog [disabled]")) setVerdict((v) => v ?? { words: t("answerElsewhere"), bad: false });
+    if (was && was != dialog?.digest && live && !mine.current.has(was)) setVerdict({ words: t("answerElsewhere"), bad: false });
     if (!dialog) cards.current = 0;
   }, [dialog?.digest]);
+  const answering: Answering = {
+    began(d) {
+      mine.current.add(d.digest);
+      setVerdict(undefined);
+      hold(d);
+    },
+    over(d, ours, v) {
+      if (!ours) mine.current.delete(d.digest);
+      hold(undefined);
+      setVerdict(v);
+    },
+    ownWords() {
+      setVerdict({ words: t("answerOwnWords"), bad: false });
+      setFocus((n) => n + 1);
+    },
+  };
   useEffect(() => {
     if (!verdict) return;
-    const timer = setTimeout(() => setVerdict(undefined), 8000);
+    const timer = setTimeout(() => setVerdict(undefined), verdict.bad ? BAD_STAYS : STAYS);
     return () => clearTimeout(timer);
   }, [verdict]);
 
@@ -71,11 +95,13 @@ export const SessionScreen = ({ id, session: sid, agent = "" }: { id: string; se
     <p class="state" role="status" data-state={s?.status.state}>
       {s && <Dot mood={live ? statusMood(s.status) : "off"} />}
       <span>
-        {s ? [statusWords(s.status), sinceWords(s.status, now), machine?.machine, whereOf(s)].filter(Boolean).join(" · ") : machine?.machine}
+        {s ? [statusWords(s.status), sinceWords(s.status, now), several ? machine?.machine : ""].filter(Boolean).join(" · ") : machine?.machine}
       </span>
     </p>
   );
-  const place: Place = { machine: id, session: sid, agent, openLink: setLink, openAgent: (a) => go({ at: "session", id, session: sid, agent: a }) };
+  // The same one from one drawing to the next: items are drawn again only when they change.
+  const place = useMemo<Place>(() => ({ machine: id, session: sid, agent, openLink: setLink, openAgent: (a) => go({ at: "session", id, session: sid, agent: a }) }), [id, sid, agent]);
+  const talk = useMemo(() => new Conversation(id, sid, agent, () => knownOf(id).value.skew), [id, sid, agent]);
   const busy = s?.status.state == "working" || s?.status.state == "background";
 
   return (
@@ -96,13 +122,16 @@ export const SessionScreen = ({ id, session: sid, agent = "" }: { id: string; se
         </p>
       )}
       {live && !s && <p class="strip" role="alert">{t("sessionGone")}</p>}
-      {s || !live ? <Talk key={`${sid} ${agent}`} place={place} live={live && !!s} has={!!agent || !!s?.conversation} changed={`${s?.status.state} ${s?.status.since} ${dialog?.digest}`} /> : <div class="grow" />}
-      {verdict && (
-        <p class={`strip ${verdict.bad ? "warn" : ""}`} role="alert" data-verdict>
-          {verdict.words}
-        </p>
-      )}
-      {dialog && !agent && <DialogCard key={dialog.digest} machine={id} session={sid} dialog={dialog} live={live} fresh={cards.current > 1} say={setVerdict} ownWords={() => setFocus(focus + 1)} />}
+      {s || !live ? <Talk key={`${sid} ${agent}`} place={place} of={talk} live={live && !!s} busy={busy || s?.status.state == "waiting"} has={!!agent || !!s?.conversation} changed={s} /> : <div class="grow" />}
+      <div role="status">
+        {verdict && (
+          <p class={`strip ask ${verdict.bad ? "warn" : ""}`} data-verdict>
+            <span class="grow">{verdict.words}</span>
+            {verdict.look && <a href={href({ at: "raw", id, session: sid, fit: false })}>{t("rawTerminal")}</a>}
+          </p>
+        )}
+      </div>
+      {dialog && !agent && <DialogCard key={dialog.digest} machine={id} session={sid} dialog={dialog} live={live} fresh={cards.current > 1} on={answering} />}
       {keys && live && (
         <div class="keyrow" role="toolbar" aria-label={t("keysOfSession")}>
           {([["Escape", "Esc"], ["Tab", "Tab"], ["BTab", "⇧Tab"], ["Up", "↑"], ["Down", "↓"], ["Left", "←"], ["Right", "→"], ["Enter", "⏎"], ["C-c", "^C"]] as const).map(([k, label]) => (
@@ -115,13 +144,14 @@ export const SessionScreen = ({ id, session: sid, agent = "" }: { id: string; se
       {s && !agent && s.status.state != "exited" && <Composer key={sid} machine={id} session={sid} name={nameOf(s)} live={live} password={s.status.kind == "password"} focus={focus} />}
       {menu && s && (
         <Sheet title={title} onClose={() => setMenu(false)}>
+          <p class="dim">{[machine?.machine, whereOf(s)].filter(Boolean).join(" · ")}</p>
           <EvidenceList session={s} now={now} />
           <div class="choices" onClick={() => setMenu(false)}>
             {busy && <button onClick={() => press("Escape")}>Esc</button>}
             <button onClick={() => setKeys(!keys)}>{t(keys ? "hideKeys" : "showKeys")}</button>
             {(s.conversation || agent) && <button onClick={() => setSearching(true)}>{t("searchIn")}</button>}
             <button onClick={() => go({ at: "raw", id, session: sid, fit: true })}>{t("rawFit")}</button>
-            <button onClick={() => void request(id, "refresh", { session: sid }).catch((e) => setVerdict({ words: refusalWords(t, e), bad: true }))}>{t("retry")}</button>
+            <button onClick={() => void request(id, "refresh", { session: sid }).catch((e) => setVerdict({ words: refusalWords(t, e), bad: true }))}>{t("askAgain")}</button>
             <button class="danger" onClick={() => setEnding(true)}>
               {t("endSession")}
             </button>
@@ -146,7 +176,7 @@ export const SessionScreen = ({ id, session: sid, agent = "" }: { id: string; se
           </button>
         </Sheet>
       )}
-      {searching && <SearchSheet place={place} skew={known.skew} onClose={() => setSearching(false)} />}
+      {searching && <SearchSheet place={place} skew={known.skew} find={(i) => (setSearching(false), void talk.find(i))} onClose={() => setSearching(false)} />}
       {link && (
         <Sheet title={t("open")} onClose={() => setLink("")}>
           <p>{t("openLinkAsk")}</p>
@@ -161,10 +191,8 @@ export const SessionScreen = ({ id, session: sid, agent = "" }: { id: string; se
 };
 
 /** The conversation, or the scrollback where there is none. */
-const Talk = ({ place, live, has, changed }: { place: Place; live: boolean; has: boolean; changed: string }) => {
+const Talk = ({ place, of: c, live, busy, has, changed }: { place: Place; of: Conversation; live: boolean; busy: boolean; has: boolean; changed: Session | undefined }) => {
   const t = useWords();
-  const ref = useRef<Conversation>(undefined);
-  const c = (ref.current ??= new Conversation(place.machine, place.session, place.agent, () => knownOf(place.machine).value.skew));
   const shown = useStore(c.shown);
   useEffect(() => {
     if (!live || !has) return;
@@ -173,17 +201,30 @@ const Talk = ({ place, live, has, changed }: { place: Place; live: boolean; has:
   }, [live, has]);
   const none = !has || shown.fault;
   return (
-    <Scroller label={t(none ? "screenLabel" : "conversationLabel")} count={shown.items.length} above={shown.above} last={shown.items.at(-1)} older={() => void c.older()}>
+    <Scroller
+      label={t(none ? "screenLabel" : "conversationLabel")}
+      count={shown.items.length}
+      above={shown.above}
+      last={shown.items.at(-1)}
+      mark={shown.mark}
+      older={() => void c.older()}
+      newest={shown.apart ? () => void c.newest() : undefined}
+    >
       {none ? (
         <Scrollback place={place} live={live} changed={changed} said={!!shown.fault} />
       ) : (
         <>
-          {shown.before === "" && <p class="mark">{t("beginning")}</p>}
-          {shown.loading && <p class="mark">{t(shown.items.length ? "loadingOlder" : "loading")}</p>}
+          {/* Always as high, so that nothing below moves when it changes. */}
+          <p class="mark top">{shown.loading ? t(shown.items.length ? "loadingOlder" : "loading") : shown.before === "" ? t("beginning") : ""}</p>
           {shown.unreadable > 0 && <p class="mark">{t("unreadable", { n: shown.unreadable })}</p>}
-          {shown.items.map((i) => (
-            <ItemView key={i.id} item={i} place={place} />
-          ))}
+          <div class="items" data-busy={busy}>
+            {shown.items.map((i) => (
+              <div key={i.id} data-item={i.id} class={shown.mark == i.id ? "found" : ""} tabIndex={shown.mark == i.id ? -1 : undefined}>
+                <ItemView item={i} place={place} />
+              </div>
+            ))}
+          </div>
+          {shown.apart && <p class="mark">{t("apart")}</p>}
         </>
       )}
     </Scroller>
@@ -192,7 +233,13 @@ const Talk = ({ place, live, has, changed }: { place: Place; live: boolean; has:
 
 /** Keeps to the end while one is there, and holds its place when something comes above. */
 const NEAR = 48;
-const Scroller = ({ label, count, above, last, older, children }: { label: string; count: number; above: number; last: unknown; older: () => void; children: any }) => {
+/** So close to the top, what came before is fetched. */
+const EARLY = 400;
+const Scroller = ({
+  label, count, above, last, mark, older, newest, children,
+}: {
+  label: string; count: number; above: number; last: unknown; mark: string; older: () => void; newest: (() => void) | undefined; children: any;
+}) => {
   const t = useWords();
   const ref = useRef<HTMLDivElement>(null);
   const atEnd = useRef(true);
@@ -202,10 +249,21 @@ const Scroller = ({ label, count, above, last, older, children }: { label: strin
   useLayoutEffect(() => {
     const el = ref.current!;
     if (above != was.current.above) el.scrollTop += el.scrollHeight - was.current.height;
-    else if (atEnd.current) el.scrollTop = el.scrollHeight;
+    else if (atEnd.current && !newest) el.scrollTop = el.scrollHeight;
     else if (count) setBelow(true);
     was.current = { height: el.scrollHeight, above };
+    // A page that does not fill the screen cannot be scrolled to its top.
+    if (count && el.scrollHeight - el.clientHeight < EARLY) older();
   }, [count, above, last]);
+  // What a search has found.
+  useLayoutEffect(() => {
+    const el = mark && ref.current!.querySelector<HTMLElement>(`[data-item="${CSS.escape(mark)}"]`);
+    if (!el) return;
+    atEnd.current = false;
+    setBelow(true);
+    el.scrollIntoView({ block: "center" });
+    el.focus({ preventScroll: true });
+  }, [mark]);
   // A picture that loads, a card that opens or a keyboard moves the end.
   useEffect(() => {
     const el = ref.current!;
@@ -220,10 +278,16 @@ const Scroller = ({ label, count, above, last, older, children }: { label: strin
 
   const scrolled = () => {
     const el = ref.current!;
-    atEnd.current = el.scrollHeight - el.scrollTop - el.clientHeight < NEAR;
+    atEnd.current = !newest && el.scrollHeight - el.scrollTop - el.clientHeight < NEAR;
     if (atEnd.current) setBelow(false);
     was.current.height = el.scrollHeight;
-    if (el.scrollTop < 400) older();
+    if (el.scrollTop < EARLY) older();
+  };
+  const toEnd = () => {
+    atEnd.current = true;
+    setBelow(false);
+    if (newest) newest();
+    else ref.current!.scrollTop = ref.current!.scrollHeight;
   };
   return (
     <div class="talkbox">
@@ -231,8 +295,8 @@ const Scroller = ({ label, count, above, last, older, children }: { label: strin
         <div class="inner">{children}</div>
       </div>
       {below && (
-        <button class="quiet small tonew" onClick={() => ((ref.current!.scrollTop = ref.current!.scrollHeight), setBelow(false))}>
-          {t("newBelow")} ↓
+        <button class="quiet small tonew" onClick={toEnd}>
+          {t("toNewest")} ↓
         </button>
       )}
     </div>
@@ -241,25 +305,35 @@ const Scroller = ({ label, count, above, last, older, children }: { label: strin
 
 /** What a change may still print is asked for twice: at once, and when it has settled. */
 const LATER = 1200;
-const Scrollback = ({ place, live, changed, said }: { place: Place; live: boolean; changed: string; said: boolean }) => {
+/** Changes that come faster are waited out: a screen a second is what a person can read. */
+const APART = 1000;
+const Scrollback = ({ place, live, changed, said }: { place: Place; live: boolean; changed: Session | undefined; said: boolean }) => {
   const t = useWords();
   const [rows, set] = useState<Run[][]>([]);
-  const load = () =>
+  const asked = useRef(0);
+  const load = () => {
+    asked.current = Date.now();
     void request(place.machine, "scrollback", { session: place.session, lines: 300 }).then(
       (r) => set(readRows(r).rows),
       () => undefined,
     );
+  };
   useEffect(() => {
     if (!live) return;
-    load();
-    const timer = setTimeout(load, LATER);
-    return () => clearTimeout(timer);
+    const first = setTimeout(load, Math.max(0, asked.current + APART - Date.now()));
+    const settled = setTimeout(load, LATER + APART);
+    return () => {
+      clearTimeout(first);
+      clearTimeout(settled);
+    };
   }, [live, changed]);
+  // Below the last thing that stands there a terminal is empty.
+  const end = rows.findLastIndex((r) => r.some((x) => x.text.trim() || x.bg || x.reverse)) + 1;
   return (
     <>
       {said && <p class="mark">{t("noTranscript")}</p>}
-      <div class="rows">
-        {rows.map((r, i) => (
+      <div class="rows" tabIndex={0} role="region" aria-label={t("screenLabel")}>
+        {rows.slice(0, end).map((r, i) => (
           <div key={i}>
             {r.map((x, k) => (
               <span key={k} style={cellStyle(x, k ? r[k - 1]! : undefined)}>
@@ -271,7 +345,7 @@ const Scrollback = ({ place, live, changed, said }: { place: Place; live: boolea
         ))}
       </div>
       <button class="quiet small" disabled={!live} onClick={load}>
-        {t("retry")}
+        {t("askAgain")}
       </button>
     </>
   );
@@ -304,7 +378,7 @@ const colourOf = (c: string): string => {
   return `rgb(${step(Math.floor((n - 16) / 36))} ${step(Math.floor((n - 16) / 6) % 6)} ${step((n - 16) % 6)})`;
 };
 
-const SearchSheet = ({ place, skew, onClose }: { place: Place; skew: number; onClose: () => void }) => {
+const SearchSheet = ({ place, skew, find, onClose }: { place: Place; skew: number; find: (i: Item) => void; onClose: () => void }) => {
   const t = useWords();
   const [query, setQuery] = useState("");
   const [hits, setHits] = useState<Hit[]>();
@@ -331,8 +405,10 @@ const SearchSheet = ({ place, skew, onClose }: { place: Place; skew: number; onC
       <ul class="hits">
         {hits?.map((h) => (
           <li key={h.item.id}>
-            {h.item.time !== undefined && <small>{ago(h.item.time)}</small>}
-            <p class="pre">{plain(h.snippet)}</p>
+            <button onClick={() => find(h.item)}>
+              <small>{[h.item.kind == "user" ? t("you") : h.item.tool ? oneLine(h.item.tool.name) : "", h.item.time !== undefined ? ago(h.item.time) : ""].filter(Boolean).join(" · ")}</small>
+              <span class="pre">{plain(h.snippet)}</span>
+            </button>
           </li>
         ))}
       </ul>

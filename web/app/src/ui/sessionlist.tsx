@@ -6,13 +6,13 @@ import { connectionOf } from "../machines.js";
 import { href } from "../route.js";
 import type { Session } from "../sessions/model.js";
 import { arrange, matches, type Row } from "../sessions/order.js";
-import { oneLine, plain } from "../sessions/plain.js";
 import { knownOf, lookAt, request, watchSessions, type Known } from "../sessions/remote.js";
+import { oneLine } from "../sessions/plain.js";
 import type { MachineView } from "../store/db.js";
 import { useNow } from "../store/state.js";
 import type { LinkState } from "../worker/messages.js";
 import { Dot, Icon } from "./parts.js";
-import { groupKeys, nameOf, sinceWords, sourceWords, statusMood, statusWords, whereOf } from "./sessionwords.js";
+import { askedOf, groupKeys, nameOf, sinceWords, sourceWords, statusMood, statusWords, whereOf } from "./sessionwords.js";
 import { mood, needsPairing, stateWords, whyWords } from "./words.js";
 
 export interface Heard {
@@ -68,11 +68,12 @@ export const SessionList = ({ machines, chosen }: { machines: readonly MachineVi
   const now = useNow(10_000);
   const [query, setQuery] = useState("");
   const [busy, setBusy] = useState(false);
+  const [only, setOnly] = useState("");
   const rows = useMemo(
     () => all.flatMap(({ machine, known }): Row[] => [...known.sessions.values()].map((session) => ({ machine: machine.id, name: machine.machine, session, live: known.live }))),
     [all.map((h) => h.known)].flat(),
   );
-  const shown = query ? rows.filter((r) => matches(r, query)) : rows;
+  const shown = rows.filter((r) => (!only || r.machine == only) && (!query || matches(r, query)));
   const order = arrange(shown);
   const waiting = rows.filter((r) => r.session.status.state == "waiting").length;
   const loading = all.filter((h) => !h.known.live && h.known.asOf === undefined && h.link.phase != "waiting" && h.link.phase != "stopped" && !h.known.fault);
@@ -99,6 +100,15 @@ export const SessionList = ({ machines, chosen }: { machines: readonly MachineVi
           <Icon name="refresh" />
         </button>
       </div>
+      {machines.length > 1 && (
+        <div class="chips" role="group" aria-label={t("filterBy")}>
+          {[{ id: "", machine: t("allMachines") }, ...machines].map((m) => (
+            <button key={m.id} class="chip" aria-pressed={only == m.id} onClick={() => setOnly(m.id)}>
+              {m.machine}
+            </button>
+          ))}
+        </div>
+      )}
       <p class="sr" role="status">
         {t("groupWaiting")}: {waiting}
       </p>
@@ -122,7 +132,7 @@ export const SessionList = ({ machines, chosen }: { machines: readonly MachineVi
           </ul>
         </section>
       ))}
-      {!shown.length && !loading.length && <p class="dim">{t(query ? "noMatch" : "noSessions")}</p>}
+      {!shown.length && !loading.length && <p class="dim">{t(query || only ? "noMatch" : "noSessions")}</p>}
     </div>
   );
 };
@@ -162,6 +172,7 @@ const SessionRow = ({ row: { machine, name, session: s, live }, now, several, ch
   const t = useWords();
   const [why, setWhy] = useState(false);
   const waits = s.status.state == "waiting";
+  const asks = waits && s.status.dialog ? askedOf(s.status.dialog) : "";
   return (
     <li class={live ? "" : "stale"} data-session={s.id} data-state={s.status.state}>
       <div class="session">
@@ -169,8 +180,8 @@ const SessionRow = ({ row: { machine, name, session: s, live }, now, several, ch
           <Dot mood={live ? statusMood(s.status) : "off"} />
           <span class="grow">
             <strong>{nameOf(s)}</strong>
-            {waits && s.status.dialog && <span class="asked">{oneLine(s.status.dialog.title || s.status.dialog.text)}</span>}
-            {waits && s.status.dialog?.text && s.status.dialog.title && <code class="asks">{plain(s.status.dialog.text).slice(0, 200)}</code>}
+            {waits && s.status.dialog && <span class="asked">{oneLine(s.status.dialog.title) || asks}</span>}
+            {asks && s.status.dialog!.title && <code class="asks">{asks.slice(0, 300)}</code>}
             <small>
               {statusWords(s.status)}
               {s.status.since !== undefined && ` · ${sinceWords(s.status, now)}`}

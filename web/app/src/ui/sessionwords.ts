@@ -1,9 +1,9 @@
 // What a session does, in words.
 
 import { ago, t, type Key } from "../i18n/index.js";
-import { oneLine } from "../sessions/plain.js";
+import { oneLine, plain } from "../sessions/plain.js";
 import type { Group } from "../sessions/order.js";
-import type { Session, Status } from "../sessions/model.js";
+import type { Dialog, Session, Status } from "../sessions/model.js";
 import type { Mood } from "./words.js";
 
 const kinds: Record<string, Key> = { permission: "kindPermission", question: "kindQuestion", reply: "kindReply", password: "kindPassword", limit: "kindLimit" };
@@ -11,7 +11,7 @@ const states: Record<string, Key> = { waiting: "stateWaiting", working: "stateWo
 const sources: Record<string, Key> = { process: "sourceProcess", registry: "sourceRegistry", hook: "sourceHook", osc: "sourceOsc", transcript: "sourceTranscript", screen: "sourceScreen", terminal: "sourceTerminal" };
 export const groupKeys: Record<Group, Key> = { waiting: "groupWaiting", working: "groupWorking", done: "groupDone", background: "groupBackground", idle: "groupIdle", rest: "groupRest" };
 
-export const sourceWords = (source: string): string => (sources[source] ? t(sources[source]!) : oneLine(source));
+export const sourceWords = (source: string): string => (Object.hasOwn(sources, source) ? t(sources[source]!) : oneLine(source));
 
 export const statusWords = (s: Status): string => {
   if (s.state == "waiting" && s.kind) return t(kinds[s.kind]!);
@@ -37,3 +37,13 @@ export const shortDir = (dir: string): string => {
 export const whereOf = (s: Session): string => [s.conversation && oneLine(s.title) ? oneLine(s.name) : "", oneLine(s.tool), shortDir(s.dir)].filter(Boolean).join(" · ");
 
 export const sizeWords = (bytes: number): string => (bytes < 1000 ? `${bytes} B` : bytes < 1e6 ? `${Math.round(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
+
+/** What a dialog is about, without the question itself where that stands in it again. */
+export const askedOf = (d: Dialog): string => {
+  const title = oneLine(d.title);
+  return plain(d.text)
+    .split("\n")
+    .filter((l) => !title || oneLine(l) != title)
+    .join("\n")
+    .trim();
+};
