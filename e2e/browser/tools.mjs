@@ -1,9 +1,11 @@
 // The coding tools that people really run, on a model of ours: Claude Code and
 // Codex as e2e/tools pins them, in tmux, without any network.
 
+import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { test } from "node:test";
 import { until } from "./lib.mjs";
 
 const modules = new URL("../../.cache/tools/node_modules/", import.meta.url).pathname;
@@ -28,9 +30,13 @@ export const createDesk = async (scene) => {
     made: (name) => existsSync(join(project, name)),
     /** Starts a program in a new session of the scene's tmux. */
     run(name, env, ...args) {
+      if (!any) {
+        // A server of its own first, so that no two programs start one at once.
+        scene.tmux("-f", "/dev/null", "start-server", ";", "set-option", "-g", "exit-empty", "off");
+        scene.later(() => scene.tmux("kill-server"));
+        any = true;
+      }
       scene.tmux("-f", "/dev/null", "new-session", "-d", "-s", name, "-x", "100", "-y", "40", "-c", project, ...Object.entries(env).flatMap(([k, v]) => ["-e", `${k}=${v}`]), ...args);
-      if (!any) scene.later(() => scene.tmux("kill-server"));
-      any = true;
     },
     screen: (name) => scene.tmux("capture-pane", "-p", "-t", `=${name}:`),
     keys: (name, ...keys) => scene.tmux("send-keys", "-t", `=${name}:`, ...keys),
@@ -63,9 +69,34 @@ export const createDesk = async (scene) => {
         { mode: 0o600 },
       );
       desk.run(name, { CODEX_HOME: home, LOCAL_KEY: "x" }, join(modules, ".bin/codex"));
-      await desk.shows(name, "gpt-5.1-codex default");
+      await desk.shows(name, "Ask Codex to do anything");
       return home;
     },
   };
   return desk;
 };
+
+/**
+ * A test that stands on the ones before it in its file: after one has failed the
+ * others say so at once. A failure tells what the page and the desk showed.
+ */
+export const createParts = (shown) => {
+  let broken = "";
+  return (name, ...rest) => {
+    const f = rest.pop();
+    test(name, ...rest, async () => {
+      assert.equal(broken, "", "an earlier part failed");
+      broken = name;
+      try {
+        await f();
+      } catch (e) {
+        e.message += `\n${await shown().catch(String)}`;
+        throw e;
+      }
+      broken = "";
+    });
+  };
+};
+
+/** What a person sees of the page, and of a program at the desk. */
+export const seen = async (page, desk, name) => `the page:\n${await page.locator("#app").innerText()}\nthe desk:\n${desk.screen(name).trimEnd()}`;

@@ -6,7 +6,8 @@ import { createStore } from "./store/state.js";
 import { looksLikeLink } from "./pairing/link.js";
 
 export type Route =
-  | { at: "home" }
+  /** start: with the form for a new session open. */
+  | { at: "home"; start?: boolean }
   | { at: "pair" }
   | { at: "machine"; id: string }
   | { at: "session"; id: string; session: string; agent?: string }
@@ -42,13 +43,13 @@ export const parseRoute = (hash: string): Route => {
     return { at: "machine", id };
   }
   if (first == "pair" || first == "devices" || first == "notifications" || first == "about") return { at: first };
-  return { at: "home" };
+  return first == "new" ? { at: "home", start: true } : { at: "home" };
 };
 
 export const href = (r: Route): string => {
   switch (r.at) {
     case "home":
-      return "#/";
+      return r.start ? "#/new" : "#/";
     case "machine":
       return `#/m/${r.id}`;
     case "session":

@@ -56,7 +56,7 @@ const useWide = (): boolean => {
 const screen = (r: Route) => {
   switch (r.at) {
     case "home":
-      return <Home />;
+      return <Home start={r.start} />;
     case "pair":
       return <PairScreen />;
     case "machine":
@@ -87,7 +87,7 @@ export const App = () => {
     return (
       <div class="panes">
         <div class="pane">
-          <Home chosen={now.at == "session" ? `${now.id} ${now.session}` : undefined} />
+          <Home chosen={now.at == "session" ? `${now.id} ${now.session}` : undefined} start={now.at == "home" && now.start} />
         </div>
         <div class="pane main">{now.at == "session" ? screen(now) : <p class="plain dim">{t("pickSession")}</p>}</div>
       </div>

@@ -9,7 +9,7 @@ import { oneLine, plain } from "../sessions/plain.js";
 import { newKey, request } from "../sessions/remote.js";
 import { askedOf } from "./sessionwords.js";
 
-/** A card that takes the place of another one takes no tap for so long: the finger was on its way to the other. */
+/** A card that appears under a finger takes no tap for so long: the finger was on its way to something else. */
 const SETTLE = 700;
 
 export interface Verdict {

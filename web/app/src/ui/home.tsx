@@ -5,7 +5,7 @@ import { ago, useWords } from "../i18n/index.js";
 import { accounts, known, refreshKnown, storageFault } from "../machines.js";
 import { ended } from "../push/start.js";
 import { acknowledge, listMachines, listNotices, RelayError, type RelayMachine, type RelayNotice } from "../relay.js";
-import { href } from "../route.js";
+import { go, href } from "../route.js";
 import { plain } from "../sessions/plain.js";
 import { useNow, useStore } from "../store/state.js";
 import { updateReady } from "../update.js";
@@ -56,15 +56,16 @@ const useRelays = (paired: unknown): Heard[] => {
 
 const moods: Record<RelayMachine["state"], Mood> = { offline: "off", connected: "busy", reachable: "up", unreachable: "bad" };
 
-export const Home = ({ chosen }: { chosen?: string | undefined }) => {
+export const Home = ({ chosen, start }: { chosen?: string | undefined; start?: boolean | undefined }) => {
   const t = useWords();
   const machines = useStore(known);
   const fault = useStore(storageFault);
   const heard = useRelays(machines);
   const callers = useStore(ended);
   const now = useNow(10_000);
-  const [starting, setStarting] = useState(false);
+  const [starting, setStarting] = useState(!!start);
   useEffect(() => void refreshKnown(), []);
+  useEffect(() => void (start && go({ at: "home" }, true)), []);
 
   const updated = useStore(updateReady);
   const [read, setRead] = useState<readonly string[]>([]);
@@ -192,7 +193,7 @@ export const Home = ({ chosen }: { chosen?: string | undefined }) => {
           <a href={href({ at: "about" })}>{t("about")}</a>
         </nav>
       </main>
-      {starting && machines && <NewSession machines={machines} onClose={() => setStarting(false)} />}
+      {starting && !!machines?.length && <NewSession machines={machines} onClose={() => setStarting(false)} />}
     </>
   );
 };

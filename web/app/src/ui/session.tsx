@@ -56,15 +56,14 @@ export const SessionScreen = ({ id, session: sid, agent = "" }: { id: string; se
   const [held, hold] = useState<Dialog>();
   const dialog = held ?? open;
   const before = useRef<string>(undefined);
-  const cards = useRef(0);
+  /** What was asked when the screen was opened; a card that comes later takes no tap at once. */
+  const first = useRef(dialog?.digest);
   /** Digests that this page has answered, or may have. */
   const mine = useRef(new Set<string>());
-  if (dialog && dialog.digest != before.current) cards.current++;
   useEffect(() => {
     const was = before.current;
     before.current = dialog?.digest;
     if (was && was != dialog?.digest && live && !mine.current.has(was)) setVerdict({ words: t("answerElsewhere"), bad: false });
-    if (!dialog) cards.current = 0;
   }, [dialog?.digest]);
   const answering: Answering = {
     began(d) {
@@ -131,7 +130,7 @@ export const SessionScreen = ({ id, session: sid, agent = "" }: { id: string; se
           </p>
         )}
       </div>
-      {dialog && !agent && <DialogCard key={dialog.digest} machine={id} session={sid} dialog={dialog} live={live} fresh={cards.current > 1} on={answering} />}
+      {dialog && !agent && <DialogCard key={dialog.digest} machine={id} session={sid} dialog={dialog} live={live} fresh={dialog.digest != first.current} on={answering} />}
       {keys && live && (
         <div class="keyrow" role="toolbar" aria-label={t("keysOfSession")}>
           {([["Escape", "Esc"], ["Tab", "Tab"], ["BTab", "⇧Tab"], ["Up", "↑"], ["Down", "↓"], ["Left", "←"], ["Right", "→"], ["Enter", "⏎"], ["C-c", "^C"]] as const).map(([k, label]) => (
