@@ -10,8 +10,10 @@ import { closeBrowser, device, figure, pair, PHONE, Scene, sleep, until } from "
 import { createDesk, createParts, seen } from "./tools.mjs";
 
 const scene = new Scene();
+// The agent sees every tmux server of its user: names that nobody else has.
+const AI = `ai-${process.pid}`;
 let desk, up, d, page, config, last;
-const part = createParts(() => seen(page, desk, "ai"));
+const part = createParts(() => seen(page, desk, AI));
 const files = [];
 
 /** Appends records to a session's transcript, each the answer to the one before it. */
@@ -36,7 +38,7 @@ const field = () => page.locator("textarea.message");
 
 before(async () => {
   desk = await createDesk(scene);
-  config = await desk.claude("ai");
+  config = await desk.claude(AI);
   up = await scene.up();
   d = await device(scene, PHONE);
   ({ page } = d);
@@ -50,7 +52,7 @@ const PNG = "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR4nGNgYPiPAw0
 
 part("a session of Claude Code", async () => {
   await pair(d, await up.link());
-  await page.locator(".list li[data-session] a").first().tap();
+  await page.locator(".list li[data-session]", { hasText: AI }).locator("a").tap();
   await field().fill("do: say A beginning.");
   await page.getByLabel("Send", { exact: true }).tap();
   await page.locator(".md", { hasText: "A beginning." }).waitFor({ timeout: 30_000 });
@@ -206,7 +208,7 @@ part("a transcript of 1 GB opens like any other", { timeout: 240_000 }, async ()
   await append(files[0], many());
   await sleep(1000);
   const began = Date.now();
-  await page.locator(".list li[data-session] a").first().tap();
+  await page.locator(".list li[data-session]", { hasText: AI }).locator("a").tap();
   await page.locator(".md", { hasText: "The newest of a gigabyte." }).waitFor({ timeout: 30_000 });
   const took = Date.now() - began;
   figure("app: from the tap to the newest of a conversation of 1 GB", `${took} ms`);

@@ -45,6 +45,8 @@ export interface Connection {
 
 /** So long a connection is kept that nobody looks at and no terminal uses: going back and forth costs no handshake. */
 const IDLE = 60e3;
+/** A page that nobody sees, and that holds no terminal open, ends its connections sooner: a phone in a pocket sends nothing. */
+const HIDDEN = 10e3;
 
 const idle: LinkState = { phase: "idle", suspect: false, proof: undefined, retryAt: undefined, why: undefined, postQuantum: undefined, service: undefined, server: undefined };
 
@@ -143,8 +145,14 @@ export const connectionOf = (id: string): Connection => {
   /** Ends the Worker some time after nobody needs it. */
   const settle = () => {
     clearTimeout(idleTimer);
-    if (!lookers && !watchers.size && !terminals.size) idleTimer = setTimeout(dispose, IDLE);
+    const hidden = document.visibilityState == "hidden";
+    if (!terminals.size && (hidden || (!lookers && !watchers.size))) idleTimer = setTimeout(dispose, hidden ? HIDDEN : IDLE);
   };
+  document.addEventListener("visibilitychange", () => {
+    settle();
+    // Whoever looks at the machine again wants its connection back.
+    if (document.visibilityState == "visible" && lookers && !worker) ask({ op: "connect" });
+  });
 
   const connection = {
     state,

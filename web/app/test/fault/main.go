@@ -6,6 +6,7 @@
 //	stall         every live link becomes half-open: accepts, delivers nothing
 //	stall-new     so does every later one
 //	heal          ends that
+//	delay MS      holds every byte of later links for so long, in both directions
 //	cut           resets every live link
 //
 // It ends with its standard input.
@@ -18,8 +19,10 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"holdfast/internal/faultproxy"
 )
@@ -66,6 +69,12 @@ func run() error {
 		case "heal":
 			proxy.Disarm()
 			proxy.ResumeAll(faultproxy.Both)
+		case "delay":
+			ms, err := strconv.Atoi(rest)
+			if err != nil {
+				return err
+			}
+			proxy.ArmEvery(faultproxy.Delay(faultproxy.Both, time.Duration(ms)*time.Millisecond))
 		case "cut":
 			proxy.CutAll()
 		default:
