@@ -173,8 +173,11 @@ func (f Facts) choose(all []signal) signal {
 	case best.from == session.FromHook && best.State != session.Working && screen != nil &&
 		screen.State == session.Working && screen.At.Sub(best.At) >= silence: // rule 9
 		return signal{screen, session.FromScreen}
-	case best.from == session.FromOSC && best.State == session.Idle && f.Running != nil && f.Running.State == session.Working &&
-		f.Running.At.After(best.At): // rule 10
+	case best.from == session.FromOSC && (best.State == session.Idle || best.State == session.Done) &&
+		f.Running != nil && f.Running.State == session.Working && f.Running.At.After(best.At): // rule 10
+		return signal{f.Running, session.FromProcess}
+	case best.from == session.FromOSC && best.State == session.Working &&
+		f.Running != nil && f.Running.State == session.Idle && f.Running.checked().After(best.At): // rule 10
 		return signal{f.Running, session.FromProcess}
 	}
 	return best

@@ -88,6 +88,13 @@ func TestRules(t *testing.T) {
 		{"rule 9: the last of the turn's own redraws", Facts{Transcript: sig(session.Done, 3000), Screen: &Signal{State: session.Working, At: at(1000), Checked: at(3100)},
 			Before: before(session.Working, 1000)}, session.Done, "", session.FromTranscript, ""},
 
+		{"rule 10: a command after a finish", Facts{OSC: sig(session.Done, 1000), Running: sig(session.Working, 2000)}, session.Working, "", session.FromProcess, ""},
+		{"rule 10: not what finished by itself and stays", Facts{OSC: sig(session.Done, 3000), Running: sig(session.Working, 2000), Watched: at(0)},
+			session.Done, "", session.FromOSC, ""},
+		{"rule 10: a shell that was seen at its prompt after the mark of a command", Facts{OSC: sig(session.Working, 1000),
+			Running: &Signal{State: session.Idle, At: at(500), Checked: at(1100), Plain: true}}, session.Idle, "", session.FromProcess, ""},
+		{"rule 10: not before the mark", Facts{OSC: sig(session.Working, 1000), Running: &Signal{State: session.Idle, At: at(500), Checked: at(900)}},
+			session.Working, "", session.FromOSC, ""},
 		{"rule 10: a command that the shell's marks do not tell", Facts{OSC: sig(session.Idle, 1000), Running: sig(session.Working, 2000)}, session.Working, "", session.FromProcess, ""},
 
 		{"rule 11: work beside the turn", Facts{Registry: sig(session.Idle, 1000), Screen: &Signal{State: session.Idle, At: at(1100), Tasks: true},

@@ -50,6 +50,9 @@ type Facts struct {
 	// Shell says that an interactive shell is itself in the foreground.
 	Shell bool
 	Dir   string // its working directory; empty where it is not known
+	// Behind is the first process of a terminal behind the pane's, as script and
+	// sudo make one, and BehindGroup what has the foreground there; 0 for none.
+	Behind, BehindGroup int
 }
 
 // shells are the programs at whose prompt a person types commands.
@@ -68,6 +71,11 @@ func program(p Process) (name, script string, shellScript bool) {
 	name = p.Name
 	if len(p.Args) > 0 && p.Args[0] != "" {
 		name = strings.TrimPrefix(filepath.Base(firstWord(p.Args[0])), "-")
+	}
+	// Whoever starts a shell or an interpreter may call it anything; a script that
+	// names itself leaves nothing but that name.
+	if exe := filepath.Base(p.Exe); len(p.Args) > 1 && !slices.Contains(shells, name) && (slices.Contains(shells, exe) || interpreters.MatchString(exe)) {
+		name = exe
 	}
 	isShell := slices.Contains(shells, name)
 	if !isShell && !interpreters.MatchString(name) {
@@ -126,25 +134,30 @@ func tool(p Process) (name, version string, certain bool) {
 	}
 	has := func(part string) bool { return strings.Contains(path, part) || strings.Contains(p.Exe, part) }
 	exe := strings.TrimSuffix(filepath.Base(p.Exe), " (deleted)")
+	// A name alone counts where no other file is known to be executed: a program
+	// can be started under any name.
+	named := func(name string) bool {
+		return prog == name && (script != "" || exe == "" || exe == "." || strings.Contains(exe, name) || p.Interpreted() || exe[0] >= '0' && exe[0] <= '9')
+	}
 	switch {
-	case has("@anthropic-ai/claude-code"), prog == "claude", exe == "claude":
+	case has("@anthropic-ai/claude-code"), named("claude"), exe == "claude":
 		return "claude", "", true
 	case exe == "codex-linux-sandbox", prog == "codex-linux-sandbox":
 		return "", "", false // what it runs for the model is not the tool
-	case has("@openai/codex"), prog == "codex", exe == "codex", strings.HasPrefix(exe, "codex-") && strings.Contains(exe, "-linux-"):
+	case has("@openai/codex"), named("codex"), exe == "codex", strings.HasPrefix(exe, "codex-") && strings.Contains(exe, "-linux-"):
 		return "codex", "", true
 	// A browser of the Gemini network has the same name, and is no script.
 	case has("@google/gemini-cli"), prog == "gemini" && script != "":
 		return "gemini", "", true
-	case has("opencode-ai"), prog == "opencode", exe == "opencode", exe == ".opencode":
+	case has("opencode-ai"), named("opencode"), exe == "opencode", exe == ".opencode":
 		return "opencode", "", true
 	case prog == "aider" || prog == "aider.main":
 		return "aider", "", true
 	case has("@sourcegraph/amp"):
 		return "amp", "", true
-	case prog == "cursor-agent":
+	case named("cursor-agent"):
 		return "cursor", "", true
-	case prog == "goose" && script == "":
+	case named("goose") && script == "":
 		return "goose", "", true
 	}
 	return "", "", false
@@ -206,3 +219,19 @@ type Modes struct {
 
 // Secret says that lines are read and not shown, as a password is.
 func (m Modes) Secret() bool { return m.Lines && !m.Echo }
+
+// AsksSecret says that a program reads a line which is not shown. Scripts turn
+// echo off for looks too, so what is known not to read the terminal asks nothing.
+func (f Facts) AsksSecret(m Modes) bool {
+	switch {
+	case !m.Secret() || f.Known:
+		return false
+	case f.Shell:
+		return Reads(f.PID)
+	}
+	return mayRead(f.Group)
+}
+
+// EditsLine says that a shell is at its prompt: its line editor has the terminal,
+// and what stands there is what the person types.
+func (f Facts) EditsLine(m Modes) bool { return f.Shell && !m.Lines }

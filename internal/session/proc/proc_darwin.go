@@ -144,3 +144,9 @@ func OpenFiles(int) []string { return nil }
 
 // Reads is not known here.
 func Reads(int) bool { return false }
+
+// mayRead is not known here: whatever has the terminal may.
+func mayRead(int) bool { return true }
+
+// TTY is the pane's terminal: none behind it is found here.
+func (f Facts) TTY(pane string) string { return pane }

@@ -140,6 +140,9 @@ func Foreground(panePID int) (Facts, error) {
 		behind, ok := behind(all, f)
 		if !ok {
 			f.Dir = Dir(f.PID)
+			if first.PID != panePID {
+				f.Behind, f.BehindGroup = first.PID, first.Foreground
+			}
 			return f, nil
 		}
 		first = behind
@@ -278,12 +281,63 @@ func OpenFiles(pid int) []string {
 // kernel tells: a hint, some kernels name the same function for other waits.
 func Reads(pid int) bool {
 	b, err := readFile(dir(pid) + "/wchan")
+	return err == nil && readsTerminal(string(b))
+}
+
+// readsTerminal says that a kernel function is where a read of a terminal sleeps.
+func readsTerminal(wchan string) bool {
+	return wchan == "n_tty_read" || wchan == "tty_read" || wchan == "wait_woken"
+}
+
+// maxTasks bounds the threads of one process that are looked at.
+const maxTasks = 64
+
+// mayRead says that a thread of a group sleeps in a read of the terminal, or that
+// the kernel does not tell.
+func mayRead(group int) bool {
+	for _, p := range snapshot() {
+		if p.Group != group {
+			continue
+		}
+		if _, err := os.Readlink(dir(p.PID) + "/exe"); errors.Is(err, os.ErrPermission) {
+			return true // another user's, as sudo is
+		}
+		tasks, err := os.ReadDir(dir(p.PID) + "/task")
+		if err != nil {
+			continue // it ended
+		}
+		for _, t := range tasks[:min(len(tasks), maxTasks)] {
+			if taskMayRead(dir(p.PID) + "/task/" + t.Name()) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func taskMayRead(task string) bool {
+	b, err := readFile(task + "/wchan")
 	if err != nil {
 		return false
 	}
-	switch string(b) {
-	case "n_tty_read", "tty_read", "wait_woken":
-		return true
+	wchan := string(b)
+	if wchan == "0" || wchan == "" {
+		// It runs, or the kernel keeps the name to itself.
+		b, err := readFile(task + "/stat")
+		state := strings.TrimSpace(string(b[bytes.LastIndexByte(b, ')')+1:]))
+		return err == nil && (strings.HasPrefix(state, "S") || strings.HasPrefix(state, "D"))
 	}
-	return false
+	// Some wait with poll or select before they read.
+	waits := strings.Contains(wchan, "poll") && !strings.HasPrefix(wchan, "ep_") || strings.Contains(wchan, "select")
+	return readsTerminal(wchan) || waits
+}
+
+// TTY is the terminal that the program has: one behind the pane's, or the pane's.
+func (f Facts) TTY(pane string) string {
+	// The kernel's number of a device: major 136 and up are pseudo terminals.
+	major, minor := f.Terminal>>8&0xfff, f.Terminal&0xff|f.Terminal>>12&0xfff00
+	if f.Behind == 0 || major < 136 || major > 143 {
+		return pane
+	}
+	return fmt.Sprintf("/dev/pts/%d", (major-136)<<8|minor)
 }

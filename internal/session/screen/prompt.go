@@ -2,6 +2,7 @@ package screen
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	"holdfast/internal/session"
@@ -20,17 +21,17 @@ var (
 // words are in every log.
 func readPrompt(v view) Reading {
 	i := v.cursor()
-	if i < 0 || i != len(v.lines)-1 {
+	if i < 0 || i != len(v.lines)-1 || v.Editing {
 		return Reading{}
 	}
-	line := strings.TrimSpace(v.lines[i])
+	from, line := v.wrapped(i)
 	// The cursor stands behind the question, and nothing is typed yet or it
 	// would not end so. Blanks at the end were cut.
 	if line == "" || v.CursorX < cells(v.lines[i])-1 {
 		return Reading{}
 	}
 	ask := func(options ...session.Option) Reading {
-		return waiting(session.Question, lastWords(line), &session.Dialog{Title: line, Text: promptText(v, i), Options: options})
+		return waiting(session.Question, lastWords(line), &session.Dialog{Title: line, Text: promptText(v, from, line), Options: options})
 	}
 	if password.MatchString(line) {
 		return waiting(session.Password, lastWords(line), nil)
@@ -57,12 +58,32 @@ func spell(word string) []string {
 	return append(strings.Split(strings.ToLower(word), ""), "Enter")
 }
 
-// promptText is what stands above a question, as far as it belongs to it: the
-// lines up to a blank one, at most ten.
-func promptText(v view, i int) string {
-	from := i
-	for from > 0 && i-from < 10 && v.lines[from-1] != "" {
-		from--
+// maxWrapped is how many rows a question may take in a narrow pane.
+const maxWrapped = 20
+
+// wrapped is the line that ends in row i, with the rows before it that were full.
+func (v view) wrapped(i int) (from int, line string) {
+	from, line = i, v.lines[i]
+	for from > 0 && i-from < maxWrapped && v.Cols > 0 {
+		above := v.lines[from-1]
+		switch cells(above) {
+		case v.Cols:
+		case v.Cols - 1:
+			above += " " // a blank at the end was cut
+		default:
+			return from, strings.TrimSpace(line)
+		}
+		from, line = from-1, above+line
 	}
-	return text(v.lines[from : i+1])
+	return from, strings.TrimSpace(line)
+}
+
+// promptText is a question with what stands above it, as far as it belongs to it:
+// the lines up to a blank one, at most ten.
+func promptText(v view, from int, line string) string {
+	above := from
+	for above > 0 && from-above < 10 && v.lines[above-1] != "" {
+		above--
+	}
+	return text(append(slices.Clone(v.lines[above:from]), line))
 }

@@ -247,3 +247,31 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+func TestAQuestionThatDoesNotFitIntoARow(t *testing.T) {
+	for _, text := range []string{
+		"some output\nDo you really want to de\nlete all of it? [y/N]",
+		"some output\nDo you really want to\ndelete all of it? [y/N]", // the blank that ends a row was cut
+	} {
+		s := at(text)
+		s.Cols = 24
+		if text[len("some output\nDo you really want to")] == '\n' {
+			s.Cols = 22
+		}
+		r := Read("install.sh", s)
+		if r.Dialog == nil || r.Dialog.Title != "Do you really want to delete all of it? [y/N]" || len(r.Dialog.Options) != 2 {
+			t.Errorf("%q: %+v", text, r.Dialog)
+		}
+	}
+}
+
+func TestWhatAPersonTypesIsNoQuestion(t *testing.T) {
+	s := at("$ echo Continue? [y/N]")
+	if r := Read("bash", s); r.State != session.Waiting {
+		t.Errorf("of a shell without a line editor: %+v", r)
+	}
+	s.Editing = true
+	if r := Read("bash", s); r.State != "" || r.Dialog != nil {
+		t.Errorf("at a shell's prompt: %+v", r)
+	}
+}

@@ -25,6 +25,9 @@ type Screen struct {
 	CursorX, CursorY int      // in cells and rows, from 0; CursorY below 0 where it is not known
 	Cols, Rows       int
 	Alternate        bool // the alternate screen is shown
+	// Editing says that a shell's line editor has the terminal: the cursor's line is
+	// what the person types, and asks nothing.
+	Editing bool
 	// Styled is optional: the same rows with their escape sequences, as tmux
 	// capture-pane -e gives them. It tells a suggestion in an input box, which is
 	// drawn faint, from text; without it the cursor's place must do. Plain makes

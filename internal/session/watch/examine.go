@@ -213,7 +213,7 @@ func (p *pane) runningLocked(l foreground.Look) {
 		if before.PID != 0 && before.Tool != facts.Tool {
 			p.screen.Signal = nil
 		}
-		p.heard.Replaced()
+		p.heard.Replaced(facts.PID, facts.Shell, now)
 		p.dueLocked(now, needFiles)
 		p.dueLocked(now.Add(glance), needScreen)
 	}
@@ -224,6 +224,7 @@ func (p *pane) screenLocked(s *tmux.Screen, now time.Time) {
 	facts := p.run.Facts
 	r := screen.Read(facts.Tool, screen.Screen{
 		Lines: s.Lines, CursorX: s.CursorX, CursorY: s.CursorY, Cols: s.Cols, Rows: s.Rows, Alternate: s.Alternate,
+		Editing: p.run.AtPrompt(),
 	})
 	resting := now.Sub(p.heard.Output) >= settle
 	if r.State == "" || facts.Shell && r.State != session.Waiting {

@@ -56,12 +56,12 @@ func (h *Handle) Look(ctx context.Context) (Look, error) {
 	}
 	list := p.list
 	h.w.mu.Unlock()
-	l := Look{Dead: list.Dead}
+	l, editing := Look{Dead: list.Dead}, false
 	if !l.Dead {
 		if f, err := proc.Foreground(list.PID); err == nil {
 			l.Tool, l.PID = f.Tool, f.PID
-			if m, err := proc.Terminal(list.TTY); err == nil {
-				l.Secret = m.Secret() && !f.Known && (!f.Shell || proc.Reads(f.PID))
+			if m, err := proc.Terminal(f.TTY(list.TTY)); err == nil {
+				l.Secret, editing = f.AsksSecret(m), f.EditsLine(m)
 			}
 		}
 	}
@@ -70,7 +70,7 @@ func (h *Handle) Look(ctx context.Context) (Look, error) {
 		return Look{}, err
 	}
 	l.InMode = s.InMode
-	l.Screen = screen.Screen{Lines: s.Lines, CursorX: s.CursorX, CursorY: s.CursorY, Cols: s.Cols, Rows: s.Rows, Alternate: s.Alternate}
+	l.Screen = screen.Screen{Lines: s.Lines, CursorX: s.CursorX, CursorY: s.CursorY, Cols: s.Cols, Rows: s.Rows, Alternate: s.Alternate, Editing: editing}
 	return l, nil
 }
 

@@ -37,12 +37,14 @@ type Running struct {
 	Ended   *judge.Signal // the tool that was here is gone
 	EndedAs proc.Facts
 
-	group  int
-	looked time.Time // when its processes were last looked at closely
-	lasted time.Duration
-	modes  proc.Modes
-	reads  bool      // the program sleeps in a read of the terminal
-	secret time.Time // since when a line is read that is not shown
+	group    int
+	looked   time.Time // when its processes were last looked at closely
+	lasted   time.Duration
+	modes    proc.Modes
+	modesOK  bool      // modes are of the terminal that Facts has
+	reads    bool      // the program sleeps in a read of the terminal
+	secret   time.Time // since when a line is read that is not shown
+	prompted time.Time // when the shell was last seen at its prompt
 }
 
 // Pane is what Observe must know of a pane.
@@ -69,6 +71,7 @@ type Look struct {
 	modes   proc.Modes
 	modesOK bool
 	reads   bool
+	secret  bool
 }
 
 // Observe looks at a pane's processes. r is what is known; closely asks for the
@@ -80,6 +83,10 @@ func Observe(p Pane, r Running, closely, settled bool, now time.Time) Look {
 	l.Changed = l.Err != nil || l.group != r.group || !r.OK
 	if !l.Changed && (now.Sub(r.Since) < young || settled || now.Sub(r.looked) >= lookAgain) && r.replaced(now) {
 		closely = true
+	}
+	if !l.Changed && r.Facts.Behind != 0 {
+		group, err := proc.ForegroundGroup(r.Facts.Behind)
+		closely = closely || err != nil || group != r.Facts.BehindGroup
 	}
 	if l.Changed || closely {
 		l.Closely = true
@@ -95,8 +102,9 @@ func Observe(p Pane, r Running, closely, settled bool, now time.Time) Look {
 	}
 	// A tool's own line editor tells nothing by the modes.
 	if !l.Facts.Known && !p.Dead {
-		if m, err := proc.Terminal(p.TTY); err == nil {
+		if m, err := proc.Terminal(l.Facts.TTY(p.TTY)); err == nil {
 			l.modes, l.modesOK, l.reads = m, true, proc.Reads(l.Facts.PID)
+			l.secret = l.Facts.AsksSecret(m)
 		}
 	}
 	return l
@@ -122,17 +130,25 @@ func (r *Running) Take(l Look) (before proc.Facts, other bool) {
 	if r.Facts.Known {
 		r.secret = time.Time{}
 	}
+	r.modesOK = l.modesOK
 	if l.modesOK {
 		r.modes, r.reads = l.modes, l.reads
 		switch {
-		case !l.modes.Secret() || r.Facts.Known || r.Facts.Shell && !l.reads:
+		case !l.secret:
 			r.secret = time.Time{}
 		case r.secret.IsZero():
 			r.secret = l.At
 		}
+		if r.AtPrompt() {
+			r.prompted = l.At
+		}
 	}
 	return before, other
 }
+
+// AtPrompt says that the shell's line editor has the terminal: what stands in the
+// line is what the person types.
+func (r Running) AtPrompt() bool { return r.OK && r.modesOK && r.Facts.EditsLine(r.modes) }
 
 func (r *Running) takeProcess(l Look) (before proc.Facts, other bool) {
 	if l.Err != nil {
@@ -187,7 +203,7 @@ func (r Running) Secret(checked time.Time) *judge.Signal {
 
 // Signal says what the foreground tells by itself.
 func (r Running) Signal(now time.Time) *judge.Signal {
-	if !r.OK || r.Facts.Known {
+	if !r.OK || r.Facts.Known || !r.modesOK {
 		return nil
 	}
 	name := r.Facts.Tool
@@ -195,7 +211,9 @@ func (r Running) Signal(now time.Time) *judge.Signal {
 		// With its own line editor on, the shell reads a command. Without one, or
 		// with a builtin that runs, the read of the terminal tells.
 		switch {
-		case !r.modes.Lines || plainShell(name) && r.reads:
+		case r.AtPrompt():
+			return &judge.Signal{State: session.Idle, At: r.Since, Checked: r.prompted, Detail: name + " is at its prompt", Plain: r.lasted < heard.LongCommand}
+		case plainShell(name) && r.reads:
 			return &judge.Signal{State: session.Idle, At: r.Since, Checked: now, Detail: name + " is at its prompt", Plain: r.lasted < heard.LongCommand}
 		case r.reads:
 			return nil

@@ -22,6 +22,9 @@ const (
 	LongCommand = 10 * time.Second
 	// begins is how soon after a shell's mark its command has the foreground.
 	begins = 60 * time.Millisecond
+	// unseen is how long a program may have the foreground before that is noticed;
+	// scripts say what they do in their first line.
+	unseen = 500 * time.Millisecond
 	// maxParts bounds the parts of a program that tell of themselves.
 	maxParts = 64
 )
@@ -197,5 +200,15 @@ func (h *Heard) Note(now time.Time) *session.Evidence {
 }
 
 // Replaced says that another program has the foreground: what the last one was
-// doing is over.
-func (h *Heard) Replaced() { h.progress = nil }
+// doing is over, and unless a shell is back, so is what it ended with. What was
+// said a moment ago was said by the new one, before it was seen.
+func (h *Heard) Replaced(program int, shell bool, now time.Time) {
+	h.progress = nil
+	switch {
+	case h.status == nil || shell:
+	case now.Sub(h.status.At) < unseen:
+		h.program = program
+	default:
+		h.status, h.parts = nil, nil
+	}
+}
