@@ -18,6 +18,8 @@ export const CHROMIUM = process.env.HOLDFAST_CHROMIUM ?? "/usr/bin/chromium";
 /** Everything that a test started, newest last; end() ends it in the other order. */
 export class Scene {
   #undo = [];
+  /** More of the environment of what is started. */
+  more = {};
   constructor() {
     this.dir = mkdtempSync(join(tmpdir(), "hfb-"));
     this.home = join(this.dir, "home");
@@ -39,6 +41,7 @@ export class Scene {
       HOME: this.home, PATH: `${process.env.PATH}:/usr/sbin:/sbin`, LANG: "C.UTF-8", SHELL: "/bin/bash", TERM: "xterm", USER: process.env.USER ?? "root", LOGNAME: process.env.USER ?? "root",
       // tmux servers of the tests are nobody else's.
       TMUX_TMPDIR: this.dir,
+      ...this.more,
     };
   }
 

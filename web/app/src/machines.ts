@@ -185,7 +185,8 @@ export const connectionOf = (id: string): Connection => {
       watchers.add(on);
       ask({ op: "watch" });
       return () => {
-        watchers.delete(on);
+        // The next one begins with all sessions, which only a new channel brings.
+        if (watchers.delete(on) && !watchers.size) worker?.postMessage({ op: "unwatch" } satisfies Ask);
         settle();
       };
     },

@@ -1,0 +1,213 @@
+// A session begins to wait while nobody looks: the machine calls the phone
+// through a push service, and takes the call back when it is answered.
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { closeBrowser, device, figure, pair, PHONE, Scene, sleep, until } from "./lib.mjs";
+import { deliverer, PushService } from "./pushservice.mjs";
+
+const scene = new Scene();
+let up, d, page, service, deliver;
+
+before(async () => {
+  scene.tmux("-f", "/dev/null", "new-session", "-d", "-s", "desk", "-x", "100", "-y", "30", "bash --norc");
+  scene.tmux("new-session", "-d", "-s", "other", "-x", "100", "-y", "30", "bash --norc");
+  scene.later(() => scene.tmux("kill-server"));
+  service = await PushService.start(scene);
+  scene.more.SSL_CERT_FILE = service.ca;
+  up = await scene.up();
+  d = await device(scene, PHONE);
+  ({ page } = d);
+  await service.install(d.context);
+  await d.context.grantPermissions(["notifications"], { origin: up.url });
+  deliver = await deliverer(d.cdp);
+  await pair(d, await up.link());
+});
+after(async () => {
+  await scene.end();
+  await closeBrowser();
+});
+
+const go = (hash) => page.evaluate((h) => (location.hash = h), hash);
+const row = () => page.locator('li[data-machine="mini"]');
+const messages = async (n, ms) => {
+  await until(() => service.messages.length >= n, () => `${n} messages, got ${JSON.stringify(service.messages)}`, ms);
+  return service.messages;
+};
+/** Nobody looks at any session. */
+const away = async () => {
+  await go("#/about");
+  await sleep(500);
+};
+const ask = (session, what) => scene.tmux("send-keys", "-t", `=${session}:`, `clear; read -rp '${what} [y/N] ' answer`, "Enter");
+const answer = (session) => scene.tmux("send-keys", "-t", `=${session}:`, "y", "Enter");
+const sessions = () => scene.holdfast(up, "sessions", "--json", "--local").trim().split("\n").map((l) => JSON.parse(l));
+const status = (name) => {
+  const s = sessions().find((l) => (l.session ?? l).name == name);
+  return (s.session ?? s).status;
+};
+const notifications = () => page.evaluate(async () => (await (await navigator.serviceWorker.ready).getNotifications()).map(({ title, body, tag, silent, data }) => ({ title, body, tag, silent, data })));
+const shown = async (want) => until(async () => (await notifications()).filter((n) => want(n)).length && notifications(), async () => JSON.stringify(await notifications()));
+const calls = async () => (await notifications()).filter((n) => !n.data.done);
+
+test("turned on, every machine is told, and a test arrives", async () => {
+  await go("#/");
+  await page.locator('.list li[data-session]', { hasText: "desk" }).waitFor({ timeout: 15_000 });
+  await page.getByRole("link", { name: "Notifications" }).tap();
+  await page.getByRole("button", { name: "Turn on" }).tap();
+  await page.locator('[data-machine="mini"][data-push="on"]').waitFor({ timeout: 15_000 });
+  assert.match(await row().innerText(), /nothing delivered yet/);
+  await row().getByRole("button", { name: "Send a test" }).tap();
+  await row().getByText("The push service has taken it").waitFor();
+  const [m] = await messages(1);
+  // A browser without a desktop loses what it shows before its notifications are ready.
+  await until(async () => {
+    await deliver(m.text);
+    await sleep(500);
+    return (await notifications()).length;
+  });
+  const [n] = await shown((n) => n.tag.startsWith("test"));
+  assert.equal(n.title, "mini");
+  assert.equal(n.body, "Notifications from mini arrive here.");
+  assert.match(await row().innerText(), /last delivered/);
+  // What the machine keeps is its user's alone.
+  assert.match(scene.holdfast(up, "doctor"), /notifies .*last delivered/);
+  service.messages.length = 0;
+});
+
+test("one hand-over is one call, which names nothing", async () => {
+  await away();
+  ask("desk", "Overwrite notes.md?");
+  const [m] = await messages(1);
+  const waiting = status("desk");
+  assert.equal(waiting.state, "waiting");
+  await deliver(m.text);
+  const [n] = await shown((n) => !n.data.done && n.body.includes("Waits"));
+  figure("push: from waiting to the push service", `${m.at - Date.parse(waiting.since)} ms`);
+  assert.equal(n.title, "desk");
+  assert.equal(n.body, "Waits for you on mini");
+  assert.equal(n.silent, false);
+  assert.match(n.data.hash, /^#\/m\/[\w-]+\/s\/.+/);
+  for (const secret of ["desk", "mini", "notes", "Overwrite"]) assert.ok(!m.text.includes(secret), m.text);
+  assert.equal(m.urgency, "high");
+  await sleep(8000);
+  assert.equal(service.messages.length, 1, "called again while the dialog stands");
+});
+
+test("answered on the desktop, the call is taken back", async () => {
+  answer("desk");
+  const [, back] = await messages(2);
+  await deliver(back.text);
+  await until(async () => (await calls()).length == 0, async () => JSON.stringify(await notifications()));
+  const [n] = await shown((n) => n.data.done && n.body == "Answered");
+  assert.equal(n.title, "desk");
+  assert.equal(n.silent, true);
+  assert.equal(back.topic, service.messages[0].topic);
+  assert.equal(back.bytes, service.messages[0].bytes);
+  // Whoever opens the app has seen it.
+  await go("#/");
+  await until(async () => (await notifications()).filter((n) => n.body == "Answered").length == 0);
+  service.messages.length = 0;
+});
+
+test("two that begin to wait together are one message with two notifications", async () => {
+  await away();
+  ask("desk", "Remove one.txt?");
+  ask("other", "Remove two.txt?");
+  const [m] = await messages(1);
+  await deliver(m.text);
+  await until(async () => (await calls()).length == JSON.parse(m.text).open.length);
+  const last = (await messages(JSON.parse(m.text).new == 2 ? 1 : 2, 20_000)).at(-1);
+  if (last != m) await deliver(last.text);
+  await until(async () => (await calls()).map((n) => n.title).sort().join() == "desk,other", async () => JSON.stringify(await notifications()));
+  const sent = service.messages.length;
+  // A tap leads to the session; what is looked at needs no call.
+  const { data } = (await calls()).find((n) => n.title == "desk");
+  await page.evaluate((hash) => navigator.serviceWorker.dispatchEvent(new MessageEvent("message", { data: { op: "go", hash } })), data.hash);
+  await page.locator("textarea.message").waitFor();
+  await until(async () => (await calls()).map((n) => n.title).join() == "other", async () => JSON.stringify(await notifications()));
+  answer("desk");
+  answer("other");
+  await messages(sent + 1, 20_000);
+  await until(() => !JSON.parse(service.messages.at(-1).text).open, () => service.messages.at(-1).text, 20_000);
+  await deliver(service.messages.at(-1).text);
+  await until(async () => (await calls()).length == 0);
+  service.messages.length = 0;
+});
+
+test("while somebody looks nobody is called", async () => {
+  service.messages.length = 0;
+  await go("#/");
+  await page.locator('.list li[data-session]', { hasText: "desk" }).waitFor();
+  await until(async () => (await page.locator('[data-live="false"], .stale').count()) == 0);
+  await sleep(500);
+  ask("desk", "Really?");
+  await page.locator('li[data-state="waiting"]', { hasText: "desk" }).waitFor({ timeout: 15_000 });
+  await sleep(4000);
+  // It was seen: looking away calls nobody either.
+  await away();
+  await sleep(4000);
+  answer("desk");
+  await sleep(4000);
+  assert.deepEqual(service.messages, []);
+});
+
+test("a subscription that the push service has ended is said in the app and by doctor", async () => {
+  service.status = 410;
+  service.messages.length = 0;
+  await away();
+  ask("desk", "Gone?");
+  await messages(1);
+  await until(() => /notifies .*no more.*410/.test(scene.holdfast(up, "doctor")), () => scene.holdfast(up, "doctor"));
+  await go("#/notifications");
+  await page.locator('[data-machine="mini"][data-push="ended"]').waitFor({ timeout: 15_000 });
+  assert.match(await row().innerText(), /no more.*410/s);
+  await page.reload();
+  await go("#/");
+  await page.locator(".note.bad", { hasText: "calls this device no more" }).waitFor({ timeout: 15_000 });
+  answer("desk");
+  // And can be made anew.
+  service.status = 201;
+  service.messages.length = 0;
+  await go("#/notifications");
+  await row().getByRole("button", { name: "Turn on again" }).tap();
+  await page.locator('[data-machine="mini"][data-push="on"]').waitFor({ timeout: 15_000 });
+  await row().getByRole("button", { name: "Send a test" }).tap();
+  await messages(1);
+});
+
+test("how long a call takes", { skip: !process.env.HOLDFAST_FIGURES && "set HOLDFAST_FIGURES to measure" }, async () => {
+  const took = [];
+  for (let i = 0; i < 20; i++) {
+    service.messages.length = 0;
+    await away();
+    await sleep(6000);
+    ask("desk", `Round ${i}?`);
+    const [m] = await messages(1);
+    const since = Date.parse(status("desk").since);
+    await deliver(m.text);
+    await shown((n) => !n.data.done && n.title == "desk");
+    took.push([m.at - since, Date.now() - since]);
+    answer("desk");
+    await messages(2);
+    await deliver(service.messages[1].text);
+    await until(async () => (await calls()).length == 0);
+  }
+  for (const [i, what] of ["the push service", "the notification"].entries()) {
+    const all = took.map((t) => t[i]).sort((a, b) => a - b);
+    figure(`push: from waiting to ${what}, 20 times`, `p50 ${all[10]} ms, p95 ${all[18]} ms, worst ${all[19]} ms`);
+  }
+});
+
+test("turned off, nobody is called", async () => {
+  await go("#/notifications");
+  await page.getByRole("button", { name: "Turn off" }).tap();
+  await page.locator('[data-push="off"]').waitFor();
+  service.messages.length = 0;
+  await away();
+  ask("desk", "Still there?");
+  await until(() => status("desk").state == "waiting");
+  await sleep(4000);
+  assert.deepEqual(service.messages, []);
+  assert.doesNotMatch(scene.holdfast(up, "doctor"), /notifies/);
+});
