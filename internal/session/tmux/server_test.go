@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,7 +19,94 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// childEnv makes this test binary a process that asks the server at the socket
+// that it names, until it is killed.
+const childEnv = "HOLDFAST_TEST_ASKS"
+
+func TestMain(m *testing.M) {
+	if socket := os.Getenv(childEnv); socket != "" {
+		asks(socket)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// asks does what an agent does, all at once. It ends only when it is killed.
+func asks(socket string) {
+	s, err := New(Options{Socket: socket})
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	if _, err := s.Identify(ctx); err != nil {
+		panic(err)
+	}
+	for _, do := range []func(){
+		func() { s.List(ctx) },
+		func() { s.Follow(ctx, FollowOptions{Session: "$0"}) },
+		func() { s.ListEvery(ctx, func(Listing) {}) },
+		func() { s.Paste(ctx, "%0", []byte("x")) },
+		func() { s.Capture(ctx, "%0", CaptureOptions{}) },
+	} {
+		// Ends with the process.
+		go func() {
+			for {
+				do()
+			}
+		}()
+	}
+	select {}
+}
+
+// childrenOf are the processes that one has started: others may watch the same
+// server.
+func childrenOf(parent int) (pids []int) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, d := range dirs {
+		b, _ := os.ReadFile(filepath.Join(d, "stat")) // one that is gone has none
+		_, rest, _ := strings.Cut(string(b), ") ")
+		if f := strings.Fields(rest); len(f) > 1 && f[1] == strconv.Itoa(parent) {
+			pid, _ := strconv.Atoi(filepath.Base(d))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func TestNothingIsLeftOfAProcessThatWasKilledWhileItsServerHung(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("elsewhere what is left is ended at the next start")
+	}
+	s := testServer(t, "", "one")
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), childEnv+"="+s.Socket())
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- child.Wait() }() // ends with the child, which the test kills
+	eventually(t, "its client", func() bool {
+		return strings.Contains(tm(t, s, "list-clients", "-F", "#{client_pid}"), strconv.Itoa(child.Process.Pid))
+	})
+	if err := syscall.Kill(s.Info().PID, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	var started []int
+	eventually(t, "commands that wait", func() bool { started = childrenOf(child.Process.Pid); return len(started) >= 3 })
+	child.Process.Kill()
+	<-ended
+	killed := time.Now()
+	eventually(t, "what it started to end", func() bool {
+		return !slices.ContainsFunc(started, func(pid int) bool { return syscall.Kill(pid, 0) == nil })
+	})
+	if took := time.Since(killed); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	syscall.Kill(s.Info().PID, syscall.SIGCONT)
+	eventually(t, "the client to go", func() bool {
+		return !strings.Contains(tm(t, s, "list-clients", "-F", "#{client_pid}"), strconv.Itoa(child.Process.Pid))
+	})
+}
 
 // needTmux ends a test where tmux is missing: a bare go test may, a full run
 // may not.

@@ -47,8 +47,8 @@ func (w *Watcher) schedule(ctx context.Context) {
 		for _, p := range due {
 			// Ends after one examination, whose commands have deadlines; wg waits.
 			w.wg.Go(func() {
-				w.slots <- struct{}{}
-				defer func() { <-w.slots }()
+				p.server.slots <- struct{}{}
+				defer func() { <-p.server.slots }()
 				p.examine(ctx)
 			})
 		}

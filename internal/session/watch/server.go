@@ -20,13 +20,18 @@ const (
 	retryEvery = 5 * time.Second
 )
 
-// server is one tmux server that is watched. Its fields are guarded by
+// examinations is how many panes of one server are looked at at one time. Each
+// may wait for a server that hangs, which must not hold up the panes of others.
+const examinations = 4
+
+// server is one tmux server that is watched. Its fields below are guarded by
 // Watcher.mu.
 type server struct {
 	w      *Watcher
 	tmux   *tmux.Server
 	socket string
 	follow *follow.Server // nil where its socket was never there
+	slots  chan struct{}  // bounds the examinations at one time
 
 	pid     int // where its socket was never there
 	problem string
@@ -66,7 +71,7 @@ func (w *Watcher) found(ctx context.Context, f discover.Found, refused map[strin
 	if err != nil {
 		return // no tmux program yet
 	}
-	s = &server{w: w, tmux: t, socket: f.Socket}
+	s = &server{w: w, tmux: t, socket: f.Socket, slots: make(chan struct{}, examinations)}
 	s.follow = follow.New(follow.Options{
 		Tmux: t, Log: w.log, Listed: s.listed, Output: s.output, Silent: s.mute, Started: w.notes.Add,
 	})

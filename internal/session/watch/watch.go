@@ -93,10 +93,6 @@ type Watcher struct {
 	keepSoon bool
 }
 
-// examinations is how many panes are looked at at one time: each may wait for a
-// tmux server that is slow. Half makes one slow server delay the others.
-const examinations = 8
-
 // New makes a Watcher.
 func New(o Options) (*Watcher, error) {
 	if o.Home == "" {
@@ -112,7 +108,7 @@ func New(o Options) (*Watcher, error) {
 		}
 	}
 	w := &Watcher{
-		o: o, log: o.Logger, wake: make(chan struct{}, 1), slots: make(chan struct{}, examinations),
+		o: o, log: o.Logger, wake: make(chan struct{}, 1),
 		ready: make(chan struct{}), panes: map[session.ID]*pane{}, servers: map[string]*server{},
 	}
 	if w.log == nil {

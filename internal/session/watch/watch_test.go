@@ -339,6 +339,42 @@ func TestAnotherServerAtTheSocketIsAnother(t *testing.T) {
 	eventually(t, "the old session to go", func() bool { return find(w, "before").ID == "" })
 }
 
+// A server that hangs, with more panes than are looked at at one time, holds up
+// no other server.
+func TestAHungServerHoldsUpNoOther(t *testing.T) {
+	dir := place(t)
+	hung := startServer(t, filepath.Join(dir, "hung"), "h0", shell)
+	for i := 1; i < 20; i++ {
+		hung.run("new-session", "-d", "-s", "h"+strconv.Itoa(i), shell)
+	}
+	good := startServer(t, filepath.Join(dir, "good"), "good", shell)
+	w, _ := start(t, Options{Sockets: []string{hung.socket, good.socket}})
+	becomes(t, w, "good", session.Idle)
+	pid, _ := strconv.Atoi(hung.run("display-message", "-p", "#{pid}"))
+	syscall.Kill(pid, syscall.SIGSTOP)
+	for _, s := range w.Sessions() {
+		if s.Server == hung.socket {
+			go w.Refresh(t.Context(), s.ID) // ends with the test's context, or before
+		}
+	}
+	good.enter("%0", "sleep 300")
+	if _, took := becomes(t, w, "good", session.Working); took > 3*time.Second {
+		t.Errorf("the other server's pane was working after %v", took)
+	}
+	good.run("send-keys", "-t", "%0", "C-c")
+	if _, took := becomes(t, w, "good", session.Idle); took > 3*time.Second {
+		t.Errorf("the other server's pane was idle after %v", took)
+	}
+	eventually(t, "the hung one to be unknown", func() bool {
+		for _, s := range w.Sessions() {
+			if s.Server == hung.socket && s.Status.State != session.Unknown {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 func TestNothingChangesForThePerson(t *testing.T) {
 	dir := place(t)
 	s := startServer(t, filepath.Join(dir, "s"), "one", shell)
