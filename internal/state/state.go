@@ -38,6 +38,7 @@ const (
 	UpgradeFile    = "upgrade.json"       // how the last upgrade of a running relay went
 	SeenFile       = "seen.json"          // when machines last answered this computer
 	PushFile       = "push.json"          // devices to call when a session waits, with their keys
+	ActionsFile    = "actions.jsonl"      // which replies and approvals were done
 	UploadsDir     = "uploads"            // files that devices sent to this machine
 	lockFile       = "lock"
 )

@@ -20,12 +20,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
 
 	"holdfast/internal/session"
+	"holdfast/internal/session/act/journal"
 	"holdfast/internal/session/proto"
 	"holdfast/internal/session/screen"
 )
@@ -88,6 +90,11 @@ type Options struct {
 	Session func(id session.ID) (session.Session, bool)
 	// Changed, if not nil, is told of a session on which something was done.
 	Changed func(id session.ID)
+	// Journal is what keeps actions from being done twice when this process is
+	// killed; nil means that nothing does.
+	Journal *journal.Journal
+	// Log is told when the journal cannot be written; nil means silence.
+	Log *slog.Logger
 }
 
 // Actor acts. It serves all devices of a machine, so that two of them cannot
@@ -124,6 +131,12 @@ func New(o Options) (*Actor, error) {
 		answers: map[session.ID]uint64{}, done: map[string]*entry{},
 	}
 	rand.Read(a.salt) // never fails
+	if o.Journal != nil {
+		a.salt = o.Journal.Salt()
+	}
+	if a.o.Log == nil {
+		a.o.Log = slog.New(slog.DiscardHandler)
+	}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a, nil
 }
@@ -156,9 +169,14 @@ func (a *Actor) outward(id session.ID, d *session.Dialog) *session.Dialog {
 	if d == nil || d.Digest == "" {
 		return d
 	}
-	a.mu.Lock()
-	n := a.answers[id]
-	a.mu.Unlock()
+	n := uint64(0)
+	if a.o.Journal != nil {
+		n = a.o.Journal.Answers(id)
+	} else {
+		a.mu.Lock()
+		n = a.answers[id]
+		a.mu.Unlock()
+	}
 	if n == 0 {
 		return d
 	}
@@ -170,6 +188,12 @@ func (a *Actor) outward(id session.ID, d *session.Dialog) *session.Dialog {
 
 // answered notes that a dialog of a pane got its answer.
 func (a *Actor) answered(id session.ID) {
+	if a.o.Journal != nil {
+		if err := a.o.Journal.Answered(id); err != nil {
+			a.o.Log.Error("an answer cannot be noted", "err", err)
+		}
+		return
+	}
 	a.mu.Lock()
 	a.answers[id]++
 	a.mu.Unlock()

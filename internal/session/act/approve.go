@@ -44,10 +44,12 @@ func (a *Actor) Approve(ctx context.Context, r proto.Approve, receipt func(proto
 		if err != nil {
 			return proto.Outcome{}, proto.Errorf(proto.CodeNoOption, "it is not known which keys choose %q: %v", option, err)
 		}
-		if err := p.Keys(ctx, keys...); err != nil {
-			return proto.Outcome{}, fmt.Errorf("press the keys: %w", err)
-		}
+		// Noted first: a process that is killed in between must not leave a digest
+		// that is good for a second answer.
 		a.answered(r.Session)
+		if err := p.Keys(ctx, keys...); err != nil {
+			return untold(err, "it is not known whether the keys were pressed: %v", err)
+		}
 		report(proto.Typed)
 		return a.awaitAnswer(ctx, r.Session, p, v)
 	})

@@ -1,17 +1,18 @@
 package act
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"time"
 
+	"holdfast/internal/session/act/journal"
 	"holdfast/internal/session/proto"
 )
 
 const (
-	// keepTime is how long a key is remembered: a phone that comes back from a
-	// night in a drawer asks once more.
-	keepTime = 24 * time.Hour
+	// keepTime is how long a key is remembered.
+	keepTime = journal.KeepTime
 	// maxKept bounds the keys, of which each costs some hundred bytes.
 	maxKept = 2000
 )
@@ -53,7 +54,11 @@ func (a *Actor) once(ctx context.Context, key string, print [sha256.Size]byte, r
 		a.wg.Go(func() {
 			ctx, cancel := context.WithTimeout(a.ctx, actionTime)
 			defer cancel()
-			outcome, err := do(ctx, func(s proto.Stage) { a.progress(e, func() { e.stage = s }) })
+			outcome, found, err := a.before(key, print[:])
+			if err == nil && !found {
+				outcome, err = do(ctx, func(s proto.Stage) { a.progress(e, func() { e.stage = s }) })
+				a.after(key, outcome, err)
+			}
 			a.progress(e, func() {
 				e.outcome, e.err, e.over, e.ended = outcome, err, true, time.Now()
 				if err != nil && a.done[key] == e {
@@ -84,6 +89,42 @@ func (a *Actor) once(ctx context.Context, key string, print [sha256.Size]byte, r
 		case <-ctx.Done():
 			return proto.Outcome{}, context.Cause(ctx)
 		}
+	}
+}
+
+// before notes that an action begins. found says that an earlier process of this
+// machine began it: what came of that is the answer.
+func (a *Actor) before(key string, print []byte) (o proto.Outcome, found bool, err error) {
+	if a.o.Journal == nil || key == "" {
+		return o, false, nil
+	}
+	was, found, err := a.o.Journal.Begin(key, print, time.Now())
+	switch {
+	case err != nil:
+		a.o.Log.Error("an action was refused, since it cannot be noted", "err", err)
+		return o, false, proto.Errorf(proto.CodeFailed, "nothing was typed: the machine cannot write to its state directory, and a repeat would be typed twice")
+	case !found:
+		return o, false, nil
+	case !bytes.Equal(was.Print, print):
+		return o, true, proto.Errorf(proto.CodeKeyUsed, "the key was used for another text")
+	case was.Outcome == nil:
+		o, err = unconfirmed("it was begun, and holdfast on the machine ended before it saw what came of it; look at the terminal")
+		return o, true, err
+	}
+	return *was.Outcome, true, nil
+}
+
+// after notes what came of an action.
+func (a *Actor) after(key string, o proto.Outcome, err error) {
+	if a.o.Journal == nil || key == "" {
+		return
+	}
+	end := &o
+	if err != nil {
+		end = nil
+	}
+	if err := a.o.Journal.End(key, end); err != nil {
+		a.o.Log.Error("what came of an action cannot be noted", "err", err)
 	}
 }
 

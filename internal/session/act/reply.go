@@ -2,6 +2,7 @@ package act
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -22,7 +23,11 @@ func (a *Actor) Reply(ctx context.Context, r proto.Reply, receipt func(proto.Sta
 	if text == "" && !r.Secret {
 		return proto.Outcome{}, proto.Errorf(proto.CodeSyntax, "the text is empty; the key Enter has a request of its own")
 	}
-	print := a.fingerprint("reply", string(r.Session), text, fmt.Sprint(r.Append, r.Secret, r.Draft))
+	told := text
+	if r.Secret {
+		told = "" // the digest is kept on disk, where a password could be guessed from it
+	}
+	print := a.fingerprint("reply", string(r.Session), told, fmt.Sprint(r.Append, r.Secret, r.Draft))
 	return a.once(ctx, r.Key, print, receipt, func(ctx context.Context, report func(proto.Stage)) (proto.Outcome, error) {
 		release, err := a.hold(ctx, r.Session)
 		if err != nil {
@@ -84,6 +89,16 @@ func unconfirmed(format string, args ...any) (proto.Outcome, error) {
 	return proto.Outcome{State: proto.Unconfirmed, Reason: fmt.Sprintf(format, args...)}, nil
 }
 
+// untold is the outcome of typing that failed: only a refusal says that nothing
+// arrived. A server that gave no answer in time may still do what it was told.
+func untold(err error, format string, args ...any) (proto.Outcome, error) {
+	var refused *proto.Error
+	if errors.As(err, &refused) {
+		return proto.Outcome{}, err
+	}
+	return unconfirmed(format, args...)
+}
+
 func accepted(v view, evidence string) (proto.Outcome, error) {
 	return proto.Outcome{State: proto.Accepted, Evidence: evidence, Dialog: v.Dialog}, nil
 }
@@ -98,7 +113,7 @@ func (t *typing) blocked(v view) bool {
 // it.
 func (t *typing) text(ctx context.Context, text string, draft bool) (proto.Outcome, error) {
 	if err := t.p.Paste(ctx, []byte(text)); err != nil {
-		return proto.Outcome{}, fmt.Errorf("type the text: %w", err)
+		return untold(err, "it is not known whether the text was pasted (%v); Enter was not pressed", err)
 	}
 	boxed := t.before.Composer != nil
 	typed, shown, err := t.a.await(ctx, t.id, t.p, typedWithin, func(v view) bool {
@@ -226,7 +241,7 @@ func (t *typing) secret(ctx context.Context, text string) (proto.Outcome, error)
 	if text != "" {
 		if err := t.p.Type(ctx, []byte(text)); err != nil {
 			// The error of a tool may hold its arguments.
-			return proto.Outcome{}, proto.Errorf(proto.CodeFailed, "the password could not be typed")
+			return untold(err, "it is not known whether the password was typed; Enter was not pressed")
 		}
 	}
 	typed, err := t.a.look(ctx, t.id, t.p)

@@ -13,12 +13,14 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 
 	"holdfast/internal/session"
 	"holdfast/internal/session/act"
+	"holdfast/internal/session/act/journal"
 	"holdfast/internal/session/proto/answer"
 	"holdfast/internal/session/push"
 	"holdfast/internal/session/watch"
@@ -73,7 +75,15 @@ func New(o Options) (*Here, error) {
 		return nil, err
 	}
 	h := &Here{o: o, watch: w, uploads: act.NewUploads(filepath.Join(o.StateDir, state.UploadsDir))}
+	if err := os.MkdirAll(o.StateDir, 0o700); err != nil {
+		return nil, err
+	}
+	actions, err := journal.Open(filepath.Join(o.StateDir, state.ActionsFile))
+	if err != nil {
+		return nil, err
+	}
 	h.actor, err = act.New(act.Options{
+		Journal: actions, Log: o.Log,
 		Pane: func(id session.ID) (act.Pane, bool) {
 			p, ok := h.find(id)
 			return pane{p}, ok
