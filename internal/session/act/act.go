@@ -62,9 +62,10 @@ type Look struct {
 	Tool   string // as in session.Session
 	PID    int    // of the tool or foreground program
 	Screen screen.Screen
-	InMode bool // copy mode eats keys
-	Dead   bool // the process ended
-	Secret bool // echo is off and lines are read: a password is asked for
+	InMode bool   // copy mode eats keys
+	Dead   bool   // the process ended
+	Secret bool   // echo is off and lines are read: a password is asked for
+	Mark   string // tells dialogs with the same words apart, see screen.Digest
 }
 
 // Pane is one pane of a machine.
@@ -234,7 +235,7 @@ func (a *Actor) hold(ctx context.Context, id session.ID) (release func(), err er
 type view struct {
 	Look
 	screen.Reading
-	base string // the dialog's digest without the number of answers
+	base string // the digest of the dialog's words alone
 }
 
 // look reads a pane and what it shows. The dialog carries the outward digest.
@@ -249,8 +250,8 @@ func (a *Actor) look(ctx context.Context, id session.ID, p Pane) (view, error) {
 	}
 	if d := v.Dialog; d != nil {
 		c := *d
-		v.base = screen.Digest(id, l.PID, l.Tool, d)
-		c.Digest = v.base
+		v.base = screen.Digest(id, l.PID, l.Tool, "", d)
+		c.Digest = screen.Digest(id, l.PID, l.Tool, l.Mark, d)
 		v.Dialog = a.outward(id, &c)
 	}
 	return v, nil

@@ -215,6 +215,25 @@ func TestASecondDialogWithTheSameWordsIsAnother(t *testing.T) {
 	})
 }
 
+// The first dialog was answered at the desk, so nobody here saw it go: what tells
+// it from the second is the mark.
+func TestALateApprovalOfADialogAnsweredAtTheDesk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := prompt()
+		p.look.Mark = "line 2"
+		a := actor(t, p)
+		d := digest(t, a, p)
+		p.mu.Lock()
+		p.look.Mark = "line 4"
+		p.mu.Unlock()
+		_, err := a.Approve(t.Context(), proto.Approve{Session: id, Digest: d.Digest, Option: "y"}, func(proto.Stage) {})
+		e := wantCode(t, err, proto.CodeDialogChanged)
+		if e.Dialog == nil || e.Dialog.Digest == d.Digest || len(p.keys) != 0 {
+			t.Errorf("dialog %+v, keys %q", e.Dialog, p.keys)
+		}
+	})
+}
+
 func TestAnOptionThatIsNotThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := prompt()

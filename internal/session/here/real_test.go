@@ -261,6 +261,26 @@ func TestTwoTapsAnswerOneOfTwoDialogsWithTheSameWords(t *testing.T) {
 	}
 }
 
+// A script asks the same thing twice, and the first is answered at the desk before
+// the tap of a device arrives.
+func TestALateTapAfterAnAnswerAtTheDesk(t *testing.T) {
+	d := newDesk(t)
+	d.start("script", `bash -c 'while read -p "Continue? [y/N] " x; do echo "got $x" >> `+d.log+`; done'`)
+	s := d.until("script", "asking", asks)
+	d.tmux("send-keys", "-t", "=script:", "n", "Enter")
+	d.has("got n")
+	_, err := d.approve(d.device, proto.Approve{Session: s.ID, Digest: s.Status.Dialog.Digest, Role: session.Approve})
+	e := refused(t, err, proto.CodeDialogChanged)
+	if e.Dialog != nil && e.Dialog.Digest == s.Status.Dialog.Digest {
+		t.Error("the second dialog has the digest of the first")
+	}
+	s = d.until("script", "asking again", func(now session.Session) bool { return asks(now) && now.Status.Dialog.Digest != s.Status.Dialog.Digest })
+	if o, err := d.approve(d.device, proto.Approve{Session: s.ID, Digest: s.Status.Dialog.Digest, Role: session.Approve}); err != nil || o.State != proto.Accepted {
+		t.Fatalf("outcome %+v, %v", o, err)
+	}
+	d.has("got y")
+}
+
 // A dialog that opens between the paste and Enter is not answered by Enter.
 func TestADialogThatOpensWhileTyping(t *testing.T) {
 	d := newDesk(t)

@@ -53,7 +53,7 @@ func (p pane) Look(ctx context.Context) (act.Look, error) {
 	if err != nil {
 		return act.Look{}, noSession(err)
 	}
-	return act.Look{Tool: l.Tool, PID: l.PID, Screen: l.Screen, InMode: l.InMode, Dead: l.Dead, Secret: l.Secret}, nil
+	return act.Look{Tool: l.Tool, PID: l.PID, Screen: l.Screen, InMode: l.InMode, Dead: l.Dead, Secret: l.Secret, Mark: l.Mark}, nil
 }
 
 // LeaveMode ends copy mode.

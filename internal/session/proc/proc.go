@@ -134,30 +134,25 @@ func tool(p Process) (name, version string, certain bool) {
 	}
 	has := func(part string) bool { return strings.Contains(path, part) || strings.Contains(p.Exe, part) }
 	exe := strings.TrimSuffix(filepath.Base(p.Exe), " (deleted)")
-	// A name alone counts where no other file is known to be executed: a program
-	// can be started under any name.
-	named := func(name string) bool {
-		return prog == name && (script != "" || exe == "" || exe == "." || strings.Contains(exe, name) || p.Interpreted() || exe[0] >= '0' && exe[0] <= '9')
-	}
 	switch {
-	case has("@anthropic-ai/claude-code"), named("claude"), exe == "claude":
+	case has("@anthropic-ai/claude-code"), prog == "claude", exe == "claude":
 		return "claude", "", true
 	case exe == "codex-linux-sandbox", prog == "codex-linux-sandbox":
 		return "", "", false // what it runs for the model is not the tool
-	case has("@openai/codex"), named("codex"), exe == "codex", strings.HasPrefix(exe, "codex-") && strings.Contains(exe, "-linux-"):
+	case has("@openai/codex"), prog == "codex", exe == "codex", strings.HasPrefix(exe, "codex-") && strings.Contains(exe, "-linux-"):
 		return "codex", "", true
 	// A browser of the Gemini network has the same name, and is no script.
 	case has("@google/gemini-cli"), prog == "gemini" && script != "":
 		return "gemini", "", true
-	case has("opencode-ai"), named("opencode"), exe == "opencode", exe == ".opencode":
+	case has("opencode-ai"), prog == "opencode", exe == "opencode", exe == ".opencode":
 		return "opencode", "", true
 	case prog == "aider" || prog == "aider.main":
 		return "aider", "", true
 	case has("@sourcegraph/amp"):
 		return "amp", "", true
-	case named("cursor-agent"):
+	case prog == "cursor-agent":
 		return "cursor", "", true
-	case named("goose") && script == "":
+	case prog == "goose" && script == "":
 		return "goose", "", true
 	}
 	return "", "", false

@@ -36,6 +36,8 @@ func TestToolsAreToldByWhatIsExecuted(t *testing.T) {
 		{"aider as a module", Process{Name: "python3", Args: []string{"python3", "-m", "aider"}, Exe: "/usr/bin/python3.12"}, "aider", "", true},
 		{"a file that is about claude", Process{Name: "vim", Args: []string{"vim", "/home/dev/claude"}, Exe: "/usr/bin/vim"}, "vim", "", false},
 		{"a script", Process{Name: "python3", Args: []string{"python3", "-u", "build.py", "claude"}, Exe: "/usr/bin/python3"}, "build.py", "", false},
+		{"a script under a tool's name", Process{Name: "bash", Args: []string{"claude", "/home/dev/show.sh"}, Exe: "/usr/bin/bash"}, "show.sh", "", false},
+		{"a tool that names itself", Process{Name: "claude", Args: []string{"claude"}, Exe: "/usr/bin/node"}, "claude", "", true},
 		{"a command line of a shell", Process{Name: "bash", Args: []string{"bash", "-lc", "claude"}, Exe: "/usr/bin/bash"}, "bash", "", false},
 		{"nothing can be read", Process{Name: "thing"}, "thing", "", false},
 	} {

@@ -142,35 +142,36 @@ func TestDigest(t *testing.T) {
 	first := read(fmt.Sprintf(head, "date > a") + " ❯ 1. Yes\n   2. No")
 	pointer := read(fmt.Sprintf(head, "date > a") + "   1. Yes\n ❯ 2. No")
 	other := read(fmt.Sprintf(head, "date > b") + " ❯ 1. Yes\n   2. No")
-	d := Digest("k:%1", 7, "claude", first)
+	d := Digest("k:%1", 7, "claude", "", first)
 	if len(d) < 16 || len(d) > 64 {
 		t.Errorf("digest %q", d)
 	}
 	for pid := range 1000 {
-		if d := Digest("k:%1", pid, "claude", first); d[0] == '-' || len(d) != 32 {
+		if d := Digest("k:%1", pid, "claude", "", first); d[0] == '-' || len(d) != 32 {
 			t.Fatalf("a command line takes digest %q for a flag", d)
 		}
 	}
-	if Digest("k:%1", 7, "claude", pointer) != d {
+	if Digest("k:%1", 7, "claude", "", pointer) != d {
 		t.Error("moving the pointer changed the digest of a dialog that digits answer")
 	}
 	for name, got := range map[string]string{
-		"another command": Digest("k:%1", 7, "claude", other),
-		"another pane":    Digest("k:%2", 7, "claude", first),
-		"another process": Digest("k:%1", 8, "claude", first),
-		"another tool":    Digest("k:%1", 7, "codex", first),
+		"another command": Digest("k:%1", 7, "claude", "", other),
+		"another mark":    Digest("k:%1", 7, "claude", "2", first),
+		"another pane":    Digest("k:%2", 7, "claude", "", first),
+		"another process": Digest("k:%1", 8, "claude", "", first),
+		"another tool":    Digest("k:%1", 7, "codex", "", first),
 	} {
 		if got == d {
 			t.Errorf("%s has the same digest", name)
 		}
 	}
-	if Digest("k:%1", 7, "claude", nil) != "" {
+	if Digest("k:%1", 7, "claude", "", nil) != "" {
 		t.Error("no dialog has a digest")
 	}
 	// Where keys walk from the pointer, its place is a part of what is answered.
 	const trust = "────────────────────\n Accessing workspace:\n\n %s No, exit\n %s Yes, I trust this folder\n\n Enter to confirm · Esc to cancel"
 	up, down := read(fmt.Sprintf(trust, "❯", " ")), read(fmt.Sprintf(trust, " ", "❯"))
-	if Digest("k:%1", 7, "claude", up) == Digest("k:%1", 7, "claude", down) {
+	if Digest("k:%1", 7, "claude", "", up) == Digest("k:%1", 7, "claude", "", down) {
 		t.Error("the pointer's place does not count where keys walk from it")
 	}
 	for d, want := range map[*session.Dialog]string{up: "Down Enter", down: "Enter"} {

@@ -120,9 +120,9 @@ func (r Reading) bounded() Reading {
 
 // Digest names a dialog of one process in one pane: 32 characters of base64url,
 // the first a letter, so that no command line takes it for a flag.
-// Two dialogs with the same words in the same process have the same digest; a
-// caller that must tell them apart watches the dialog go between them.
-func Digest(pane session.ID, pid int, tool string, d *session.Dialog) string {
+// mark tells dialogs with the same words apart: what changes between two of them
+// and not while one is open. Without one the caller must see the dialog go.
+func Digest(pane session.ID, pid int, tool, mark string, d *session.Dialog) string {
 	if d == nil {
 		return ""
 	}
@@ -137,6 +137,7 @@ func Digest(pane session.ID, pid int, tool string, d *session.Dialog) string {
 	part(string(pane))
 	part(strconv.Itoa(pid))
 	part(tool)
+	part(mark)
 	part(d.Title)
 	part(d.Text)
 	for _, o := range d.Options {

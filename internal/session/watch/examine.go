@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"holdfast/internal/session"
@@ -235,9 +236,10 @@ func (p *pane) screenLocked(s *tmux.Screen, now time.Time) {
 		return
 	}
 	sig := &judge.Signal{State: r.State, Kind: r.Kind, Detail: r.Detail, At: now, Checked: now, Tasks: r.BackgroundTasks > 0}
+	row := s.History + s.CursorY
 	if r.Dialog != nil {
 		d := *r.Dialog
-		d.Digest = screen.Digest(p.id, facts.PID, facts.Tool, &d)
+		d.Digest = screen.Digest(p.id, facts.PID, facts.Tool, mark(facts, p.sources.Mark, row), &d)
 		sig.Dialog = &d
 	}
 	old := p.screen.Signal
@@ -246,7 +248,17 @@ func (p *pane) screenLocked(s *tmux.Screen, now time.Time) {
 		sig.At = old.At
 	}
 	// A screen that moves and shows the same as before: the motion is decoration.
-	p.screen = shot{sig, now, resting || alike}
+	p.screen = shot{sig, now, resting || alike, row}
+}
+
+// mark tells dialogs with the same words apart: by the files of a tool, and by the
+// line that the question of any other program stands in, counted from the first
+// of the scrollback. A tool draws anew in the same place.
+func mark(f proc.Facts, files string, row int) string {
+	if f.Known {
+		return files
+	}
+	return "line " + strconv.Itoa(row)
 }
 
 func dialogDigest(s *judge.Signal) string {

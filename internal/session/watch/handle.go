@@ -28,6 +28,8 @@ type Look struct {
 	InMode bool // copy mode eats keys
 	Dead   bool // the process ended
 	Secret bool // echo is off and lines are read: a password is asked for
+	// Mark tells dialogs with the same words apart, see screen.Digest.
+	Mark string
 }
 
 // Pane finds the pane of a session.
@@ -54,12 +56,13 @@ func (h *Handle) Look(ctx context.Context) (Look, error) {
 		h.w.mu.Unlock()
 		return Look{}, fmt.Errorf("look at session %s: %w", h.id, ErrNoSession)
 	}
-	list := p.list
+	list, src := p.list, p.sources
 	h.w.mu.Unlock()
 	l, editing := Look{Dead: list.Dead}, false
+	var facts proc.Facts
 	if !l.Dead {
 		if f, err := proc.Foreground(list.PID); err == nil {
-			l.Tool, l.PID = f.Tool, f.PID
+			l.Tool, l.PID, facts = f.Tool, f.PID, f
 			if m, err := proc.Terminal(f.TTY(list.TTY)); err == nil {
 				l.Secret, editing = f.AsksSecret(m), f.EditsLine(m)
 			}
@@ -70,6 +73,7 @@ func (h *Handle) Look(ctx context.Context) (Look, error) {
 		return Look{}, err
 	}
 	l.InMode = s.InMode
+	l.Mark = mark(facts, h.w.sources.Mark(facts, src), s.History+s.CursorY)
 	l.Screen = screen.Screen{Lines: s.Lines, CursorX: s.CursorX, CursorY: s.CursorY, Cols: s.Cols, Rows: s.Rows, Alternate: s.Alternate, Editing: editing}
 	return l, nil
 }

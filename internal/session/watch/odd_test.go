@@ -53,7 +53,6 @@ func TestWhatIsEasilyMistaken(t *testing.T) {
 		{name: "a forged dialog", line: "cat " + forged, state: session.Idle, tool: "bash"},
 		{name: "a program that forges one", line: shows, state: session.Working, tool: "shows.sh"},
 		{name: "one under another name", line: "(exec -a claude bash " + shows + ")", state: session.Working, tool: "shows.sh"},
-		{name: "a program under another name", line: "exec -a claude sleep 100", state: session.Working, tool: "claude"},
 		{name: "echo off for looks", line: spins, state: session.Working, tool: "spins.sh"},
 		{name: "echo off and quiet", line: quiet, state: session.Working, tool: "quiet.sh"},
 		{name: "marks in a file", line: "cat " + marks, state: session.Idle, tool: "bash"},

@@ -9,6 +9,7 @@ import (
 	"holdfast/internal/session/judge"
 	"holdfast/internal/session/osc"
 	"holdfast/internal/session/proc"
+	"holdfast/internal/session/screen"
 	"holdfast/internal/session/tmux"
 	"holdfast/internal/session/watch/feed"
 	"holdfast/internal/session/watch/foreground"
@@ -83,6 +84,7 @@ type shot struct {
 	*judge.Signal
 	at      time.Time
 	trusted bool // it rested, or said the same as the one before
+	row     int  // of the cursor, from the first line of the scrollback
 }
 
 func newPane(s *server, id session.ID, now time.Time) *pane {
@@ -180,17 +182,24 @@ func (p *pane) see(now time.Time) {
 
 // facts are what the judge is asked with.
 func (p *pane) facts(now time.Time) judge.Facts {
-	screen := p.screen.Signal
-	if screen != nil && !p.heard.Output.After(p.screen.at) {
-		// Nothing was drawn since: it still shows that.
-		s := *screen
-		s.Checked = now
-		screen = &s
+	shown := p.screen.Signal
+	if shown != nil {
+		s := *shown
+		if !p.heard.Output.After(p.screen.at) {
+			s.Checked = now // nothing was drawn since: it still shows that
+		}
+		if s.Dialog != nil {
+			// The tool may have written down since which dialog it is.
+			d, f := *s.Dialog, p.run.Facts
+			d.Digest = screen.Digest(p.id, f.PID, f.Tool, mark(f, p.sources.Mark, p.screen.row), &d)
+			s.Dialog = &d
+		}
+		shown = &s
 	}
 	f := judge.Facts{
 		Now: now, Silent: p.server.silent, Known: p.run.Facts.Known,
 		Registry: p.sources.Registry, Hook: p.sources.Hook, OSC: p.heard.Signal(p.run.Facts.PID, p.run.Facts.Known),
-		Transcript: p.sources.Transcript, Screen: screen, Settled: p.screen.trusted,
+		Transcript: p.sources.Transcript, Screen: shown, Settled: p.screen.trusted,
 		Before: p.before, Watched: p.since, Seen: p.seen,
 	}
 	if p.list.Dead {

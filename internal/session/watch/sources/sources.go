@@ -9,7 +9,9 @@ package sources
 
 import (
 	"log/slog"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -40,6 +42,10 @@ type Sources struct {
 	Name    string // that the person gave the session
 	Title   string // of the conversation
 	Ref     conversation.Ref
+	// Mark changes between two dialogs of the program and not while one is open, as
+	// far as its files tell; empty where they do not. Every process that reads the
+	// files finds the same.
+	Mark string
 
 	sessionID      string // as registry or hook tell it
 	transcriptPath string // as a hook tells it
@@ -47,7 +53,7 @@ type Sources struct {
 	located        time.Time // when the transcript was last looked for
 }
 
-// Options of Ner.
+// Options of New.
 type Options struct {
 	// StateDir is where hooks spool; empty means nowhere.
 	StateDir string
@@ -120,7 +126,26 @@ func (r *Reader) Read(f proc.Facts, pane, socket string, prev Sources) Sources {
 	if slices.Contains(conversation.Tools(), f.Tool) {
 		r.transcript(&s, f, prev)
 	}
+	s.Mark = r.Mark(f, s)
 	return s
+}
+
+// Mark reads Sources.Mark as it is now. s is what was last read of the program.
+func (r *Reader) Mark(f proc.Facts, s Sources) string {
+	switch f.Tool {
+	case "claude": // writes when it began to wait
+		if rec, err := registry.Claude(r.configDir(s), f.PID, ""); err == nil && rec.State == session.Waiting {
+			return strconv.FormatInt(rec.StatusAt.UnixMilli(), 10)
+		}
+	case "codex": // writes what came of one request before it makes the next
+		if s.Ref.IsZero() {
+			return ""
+		}
+		if info, err := os.Stat(s.Ref.Path); err == nil {
+			return strconv.FormatInt(info.Size(), 10)
+		}
+	}
+	return ""
 }
 
 // transcript finds the tool's transcript and reads its end.
