@@ -2,12 +2,8 @@
 // and no network, notices, updates, and who cannot see or point.
 
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
-import { appendFileSync, readFileSync } from "node:fs";
-import { createServer } from "node:http";
-import { join } from "node:path";
 import { after, before } from "node:test";
-import { binary, closeBrowser, DESKTOP, device, figure, pair, PHONE, Scene, sleep, until } from "./lib.mjs";
+import { closeBrowser, DESKTOP, device, pair, PHONE, Scene, sleep, until } from "./lib.mjs";
 import { createParts } from "./tools.mjs";
 
 const scene = new Scene();
@@ -25,17 +21,6 @@ const visibility = (p, state) =>
     Object.defineProperty(document, "visibilityState", { configurable: true, get: () => state });
     document.dispatchEvent(new Event("visibilitychange"));
   }, state);
-/** When something first stood on the screen, by the clock that this process has too. */
-const stamps = (context) =>
-  context.addInitScript(() => {
-    const seen = (window.seenAt = {});
-    const look = () => {
-      if (!seen.row && document.querySelector("li[data-session]")) seen.row = Date.now();
-      if (!seen.live && document.querySelector("li[data-session]:not(.stale)")) seen.live = Date.now();
-    };
-    new MutationObserver(look).observe(document, { subtree: true, childList: true, attributes: true });
-  });
-
 before(async () => {
   session("first");
   scene.later(() => scene.tmux("kill-server"));
@@ -48,7 +33,6 @@ before(async () => {
   await path.tell(`target ${new URL(up.gamma.url).host}`);
   d = await device(scene, PHONE);
   ({ page } = d);
-  await stamps(d.context);
 });
 after(async () => {
   await scene.end();
@@ -68,7 +52,7 @@ part("three machines, of which one is half-open: it says so with age and reason,
   }
   await home();
   for (const name of ["alpha", "beta", "gamma"]) await rowOf("first", name).locator("a").waitFor({ timeout: 20_000 });
-  assert.equal(await page.locator('[data-live="false"]').count(), 0);
+  await until(async () => (await page.locator('[data-live="false"], li.stale').count()) == 0, undefined, 20_000);
   await path.tell("stall-new");
   await path.tell("stall");
   const note = page.locator('[data-machine="gamma"][data-live="false"]');
