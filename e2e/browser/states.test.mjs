@@ -55,7 +55,7 @@ after(async () => {
 /** Breaches of axe's rules, and what is wider than the screen. */
 const faults = async (p) => {
   await p.evaluate(axe);
-  const found = await p.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }).then((r) => r.violations.map((v) => `${v.id} (${v.impact}): ${v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160)).join(" | ")}`)));
+  const found = await p.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }).then((r) => r.violations.map((v) => `${v.id} (${v.impact}): ${v.nodes.slice(0, 3).map((n) => `${n.html.slice(0, 120)} ${n.failureSummary.split("\n")[1]?.slice(0, 160)}`).join(" | ")}`)));
   const wide = await p.evaluate(() => (document.scrollingElement.scrollWidth > innerWidth ? [`the page is ${document.scrollingElement.scrollWidth} px wide on ${innerWidth}`] : []));
   return [...found, ...wide];
 };

@@ -89,7 +89,8 @@ export const createParts = (shown) => {
       try {
         await f();
       } catch (e) {
-        e.message += `\n${await shown().catch(String)}`;
+        // Reporters print the stack, which holds the message as it was.
+        e.stack += `\n${await shown().catch(String)}`;
         throw e;
       }
       broken = "";

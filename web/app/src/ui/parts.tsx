@@ -63,12 +63,12 @@ export const Sheet = ({ title, onClose, children }: { title: string; onClose: ()
   return (
     <dialog ref={ref} class="sheet" aria-label={title} onCancel={(e) => (e.preventDefault(), onClose())} onClick={(e) => e.target == ref.current && onClose()}>
       <div class="sheet-body">
-        <header>
+        <div class="sheet-head">
           <h2>{title}</h2>
           <button class="quiet" onClick={onClose}>
             {t("close")}
           </button>
-        </header>
+        </div>
         {children}
       </div>
     </dialog>

@@ -115,32 +115,34 @@ export const SessionScreen = ({ id, session: sid, agent = "" }: { id: string; se
           <Icon name="menu" />
         </button>
       </Bar>
-      {!live && (
-        <p class="strip" role="status" data-live="false">
-          {known.asOf === undefined ? t("listLoading", { machine: machine?.machine ?? "" }) : t("notLive", { ago: ago(known.asOf, now) })}
-        </p>
-      )}
-      {live && !s && <p class="strip" role="alert">{t("sessionGone")}</p>}
-      {s || !live ? <Talk key={`${sid} ${agent}`} place={place} of={talk} live={live && !!s} busy={busy || s?.status.state == "waiting"} has={!!agent || !!s?.conversation} changed={s} /> : <div class="grow" />}
-      <div role="status">
-        {verdict && (
-          <p class={`strip ask ${verdict.bad ? "warn" : ""}`} data-verdict>
-            <span class="grow">{verdict.words}</span>
-            {verdict.look && <a href={href({ at: "raw", id, session: sid, fit: false })}>{t("rawTerminal")}</a>}
+      <main class="talkmain">
+        {!live && (
+          <p class="strip" role="status" data-live="false">
+            {known.asOf === undefined ? t("listLoading", { machine: machine?.machine ?? "" }) : t("notLive", { ago: ago(known.asOf, now) })}
           </p>
         )}
-      </div>
-      {dialog && !agent && <DialogCard key={dialog.digest} machine={id} session={sid} dialog={dialog} live={live} fresh={dialog.digest != first.current} on={answering} />}
-      {keys && live && (
-        <div class="keyrow" role="toolbar" aria-label={t("keysOfSession")}>
-          {([["Escape", "Esc"], ["Tab", "Tab"], ["BTab", "⇧Tab"], ["Up", "↑"], ["Down", "↓"], ["Left", "←"], ["Right", "→"], ["Enter", "⏎"], ["C-c", "^C"]] as const).map(([k, label]) => (
-            <button key={k} aria-label={k} onMouseDown={(e) => e.preventDefault()} onClick={() => press(k)}>
-              {label}
-            </button>
-          ))}
+        {live && !s && <p class="strip" role="alert">{t("sessionGone")}</p>}
+        {s || !live ? <Talk key={`${sid} ${agent}`} place={place} of={talk} live={live && !!s} busy={busy || s?.status.state == "waiting"} has={!!agent || !!s?.conversation} changed={s} /> : <div class="grow" />}
+        <div role="status">
+          {verdict && (
+            <p class={`strip ask ${verdict.bad ? "warn" : ""}`} data-verdict>
+              <span class="grow">{verdict.words}</span>
+              {verdict.look && <a href={href({ at: "raw", id, session: sid, fit: false })}>{t("rawTerminal")}</a>}
+            </p>
+          )}
         </div>
-      )}
-      {s && !agent && s.status.state != "exited" && <Composer key={sid} machine={id} session={sid} name={nameOf(s)} live={live} password={s.status.kind == "password"} focus={focus} />}
+        {dialog && !agent && <DialogCard key={dialog.digest} machine={id} session={sid} dialog={dialog} live={live} fresh={dialog.digest != first.current} on={answering} />}
+        {keys && live && (
+          <div class="keyrow" role="toolbar" aria-label={t("keysOfSession")}>
+            {([["Escape", "Esc"], ["Tab", "Tab"], ["BTab", "⇧Tab"], ["Up", "↑"], ["Down", "↓"], ["Left", "←"], ["Right", "→"], ["Enter", "⏎"], ["C-c", "^C"]] as const).map(([k, label]) => (
+              <button key={k} aria-label={label.length > 1 ? undefined : k} onMouseDown={(e) => e.preventDefault()} onClick={() => press(k)}>
+                {label}
+              </button>
+            ))}
+          </div>
+        )}
+        {s && !agent && s.status.state != "exited" && <Composer key={sid} machine={id} session={sid} name={nameOf(s)} live={live} password={s.status.kind == "password"} focus={focus} />}
+      </main>
       {menu && s && (
         <Sheet title={title} onClose={() => setMenu(false)}>
           <p class="dim">{[machine?.machine, whereOf(s)].filter(Boolean).join(" · ")}</p>
