@@ -145,7 +145,7 @@ part("hidden, it ends everything that could send; shown again, it is live again"
   session("unseen");
   await visibility(page, "visible");
   await rows("unseen").first().waitFor({ timeout: 20_000 });
-  assert.equal(await page.locator("li.stale").count(), 0);
+  await until(async () => (await page.locator("li.stale").count()) == 0);
 });
 
 part("discarded and opened again: the same session, its draft, and what was known at once", async () => {

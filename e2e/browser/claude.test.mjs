@@ -217,11 +217,11 @@ part("work that goes on in the background is neither working nor idle", async ()
 });
 
 part("a sub-agent's conversation is a tap away", async () => {
-  await send("do: agent Help a little. then say Back again.");
+  await send("do: agent say Found it. then say Back again.");
   await page.getByText("Open its conversation").first().waitFor({ timeout: 30_000 });
   await page.locator(".md", { hasText: "Back again." }).waitFor({ timeout: 30_000 });
   await page.getByText("Open its conversation").first().tap();
-  await page.locator(".md", { hasText: "Hello, this is a scripted answer." }).waitFor({ timeout: 15_000 });
+  await page.locator(".md", { hasText: "Found it." }).waitFor({ timeout: 15_000 });
   await page.getByLabel("Back").tap();
   await page.locator(".md", { hasText: "Back again." }).waitFor();
   await rest();

@@ -90,7 +90,7 @@ part("a hostile transcript: nothing runs, nothing is loaded, and all of it is te
     picture([
       { type: "image", source: { type: "base64", media_type: "image/svg+xml", data: Buffer.from(`<svg xmlns="http://www.w3.org/2000/svg" onload="${run}"/>`).toString("base64") } },
       { type: "image", source: { type: "base64", media_type: "image/png", data: PNG } },
-      { type: "image", source: { type: "base64", media_type: "image/png", data: Buffer.from("no picture").toString("base64") } },
+      { type: "image", source: { type: "base64", media_type: "image/png", data: Buffer.from("no picture ".repeat(200)).toString("base64") } },
     ]),
     { type: "user", message: { role: "user", content: { toString: "no list" } } },
     { type: "assistant", message: null },
@@ -100,7 +100,7 @@ part("a hostile transcript: nothing runs, nothing is loaded, and all of it is te
   for (const f of await page.locator(".tool > summary").all()) await f.tap();
   await page.getByRole("button", { name: /Show picture/ }).first().tap();
   await page.getByRole("button", { name: /Show picture/ }).first().tap();
-  await page.locator("img.picture").waitFor();
+  await page.locator("img.picture").first().waitFor();
   await page.getByText("The picture cannot be shown.").waitFor();
   const seen = await page.evaluate(() => {
     const items = document.querySelector(".items");

@@ -3,6 +3,7 @@
 import { mkdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { closeBrowser, device, line, machineId, pair, PHONE, DESKTOP, Scene, shell, shows, sleep, spoken, tmux } from "./lib.mjs";
+import { takeAppScreens } from "./screens-app.mjs";
 
 const out = new URL("../../docs/screens/", import.meta.url).pathname;
 mkdirSync(out, { recursive: true });
@@ -69,4 +70,5 @@ for (const [size, profile] of [["phone", { ...PHONE, deviceScaleFactor: 1 }], ["
   }
 }
 await scene.end();
+await takeAppScreens(picture);
 await closeBrowser();

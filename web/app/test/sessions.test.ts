@@ -8,6 +8,7 @@ import { createClient, MAX_LINE, MAX_OPEN, type Follower } from "../src/sessions
 import { readPage, readRows, readSession, Refused, type Session } from "../src/sessions/model.js";
 import { arrange, matches, type Row } from "../src/sessions/order.js";
 import { oneLine, plain } from "../src/sessions/plain.js";
+import { askedOf } from "../src/ui/sessionwords.js";
 
 const vectors = JSON.parse(readFileSync("../../testdata/vectors/sessions/client.json", "utf8"));
 const bytes = (s: string) => new TextEncoder().encode(s);
@@ -158,4 +159,12 @@ test("who waits longest is on top, and no machine's sessions stand apart", () =>
 test("a search finds all its words, whatever their case and width", () => {
   const r = row("work", "idle", 1);
   for (const [q, want] of [["", true], ["MINI work", true], ["projekte", true], ["ｍｉｎｉ", true], ["other", false]] as const) assert.equal(matches(r, q), want, q);
+});
+
+test("a dialog is told without its question twice, and as text", () => {
+  const d = (title: string, text: string) => askedOf({ digest: "d", title, text, options: [] });
+  assert.equal(d("Do you want to proceed?", "Bash command\n  rm -r build\n Do you want to  proceed?"), "Bash command\n  rm -r build");
+  assert.equal(d("", "Overwrite? [y/N]"), "Overwrite? [y/N]");
+  assert.equal(d("Proceed?", "Proceed?"), "");
+  assert.equal(d("x", "a\u202eb\x1b[2J"), "ab␛[2J");
 });

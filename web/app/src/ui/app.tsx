@@ -86,10 +86,16 @@ export const App = () => {
   if (wide && (now.at == "home" || now.at == "session"))
     return (
       <div class="panes">
-        <div class="pane">
-          <Home chosen={now.at == "session" ? `${now.id} ${now.session}` : undefined} start={now.at == "home" && now.start} />
-        </div>
-        <div class="pane main">{now.at == "session" ? screen(now) : <p class="plain dim">{t("pickSession")}</p>}</div>
+        <aside class="pane" aria-label={t("sessions")}>
+          <Home beside chosen={now.at == "session" ? `${now.id} ${now.session}` : undefined} start={now.at == "home" && now.start} />
+        </aside>
+        {now.at == "session" ? (
+          <div class="pane main">{screen(now)}</div>
+        ) : (
+          <main class="pane main">
+            <p class="plain dim">{t("pickSession")}</p>
+          </main>
+        )}
       </div>
     );
   return screen(now);

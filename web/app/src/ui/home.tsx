@@ -56,7 +56,9 @@ const useRelays = (paired: unknown): Heard[] => {
 
 const moods: Record<RelayMachine["state"], Mood> = { offline: "off", connected: "busy", reachable: "up", unreachable: "bad" };
 
-export const Home = ({ chosen, start }: { chosen?: string | undefined; start?: boolean | undefined }) => {
+/** beside: a session is shown beside it, which is what the page is about then. */
+export const Home = ({ chosen, start, beside }: { chosen?: string | undefined; start?: boolean | undefined; beside?: boolean }) => {
+  const Main = beside ? "div" : "main";
   const t = useWords();
   const machines = useStore(known);
   const fault = useStore(storageFault);
@@ -107,7 +109,7 @@ export const Home = ({ chosen, start }: { chosen?: string | undefined; start?: b
           </button>
         )}
       </Bar>
-      <main class="page">
+      <Main class="page">
         {fault && <p class="note bad" role="alert">{t("whyStorage", { text: fault })}</p>}
         {heard.map(
           (h) =>
@@ -192,7 +194,7 @@ export const Home = ({ chosen, start }: { chosen?: string | undefined; start?: b
           {!!machines?.length && <a href={href({ at: "notifications" })}>{t("notifications")}</a>}
           <a href={href({ at: "about" })}>{t("about")}</a>
         </nav>
-      </main>
+      </Main>
       {starting && !!machines?.length && <NewSession machines={machines} onClose={() => setStarting(false)} />}
     </>
   );
