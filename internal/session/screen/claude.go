@@ -2,6 +2,7 @@ package screen
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -116,6 +117,9 @@ var (
 )
 
 func readClaude(v view) Reading {
+	if hasAny(v.tail(1), "showing detailed transcript") {
+		return Reading{} // what was printed once, dialogs too
+	}
 	if b, ok := claudeBox(v); ok {
 		return claudeComposer(v, b)
 	}
@@ -206,6 +210,9 @@ func claudeDialog(v view) Reading {
 	footer := strings.Join(v.lines[m.to:], "\n")
 	if strings.Contains(footer, "\n●") || strings.Contains(footer, "❯") {
 		return Reading{}
+	}
+	if slices.ContainsFunc(v.lines[m.to:], func(line string) bool { return rule(line, solid) }) {
+		return Reading{} // the edge of something else below it
 	}
 	// The dialog begins below a thin bar at its top, or else below the last rule;
 	// dashes frame the command, the diff or the plan inside.
