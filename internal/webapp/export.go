@@ -68,7 +68,9 @@ func exportPolicy(relays []string) (string, error) {
 	if len(relays) == 0 {
 		return Policy("'self' https: wss:"), nil
 	}
-	var connect []string
+	// The page's own origin stays: the service worker fetches the page's files, and
+	// on a host that sends the headers this is its policy too.
+	connect := []string{"'self'"}
 	for _, r := range relays {
 		u, err := url.Parse(r)
 		if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.ContainsAny(u.Host, "*;, '\"") {
