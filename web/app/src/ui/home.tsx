@@ -54,7 +54,7 @@ const useRelays = (paired: unknown): Heard[] => {
   return heard;
 };
 
-const moods: Record<RelayMachine["state"], Mood> = { offline: "off", connected: "busy", reachable: "up", unreachable: "bad" };
+const moods: Record<NonNullable<RelayMachine["state"]>, Mood> = { offline: "off", connected: "busy", reachable: "up", unreachable: "bad" };
 
 /** beside: a session is shown beside it, which is what the page is about then. */
 export const Home = ({ chosen, start, beside }: { chosen?: string | undefined; start?: boolean | undefined; beside?: boolean }) => {
@@ -93,7 +93,7 @@ export const Home = ({ chosen, start, beside }: { chosen?: string | undefined; s
       case "reachable":
         return t("stateReachable", { ago: ago(Date.parse(m.provenAt ?? ""), now) });
       case "unreachable":
-        return t("stateUnreachable", { reason: m.reason ?? "" });
+        return t("stateUnreachable", { reason: m.reason });
       default:
         return "";
     }
@@ -160,7 +160,7 @@ export const Home = ({ chosen, start, beside }: { chosen?: string | undefined; s
             return (
               <li key={m.id}>
                 <a href={href({ at: "machine", id: m.id })}>
-                  <Dot mood={said ? moods[said.state] : "off"} />
+                  <Dot mood={said?.state ? moods[said.state] : "off"} />
                   <span class="grow">
                     <strong>{m.machine}</strong>
                     <small>{words(said) || new URL(m.relay).host}</small>
