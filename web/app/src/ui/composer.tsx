@@ -1,5 +1,6 @@
-// Where a reply is written. What is written is kept as a draft until the machine
-// has it; every reply has a key, so that sending it again types nothing twice.
+// Where a reply is written. What is written is kept as a draft until it is sent;
+// every reply has a key, so that sending it again types nothing twice. A password
+// has a field of its own and is kept nowhere.
 
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { useWords } from "../i18n/index.js";
@@ -27,6 +28,7 @@ interface Reply {
 export const Composer = ({ machine, session, name, live, password, focus }: { machine: string; session: string; name: string; live: boolean; password: boolean; focus: number }) => {
   const t = useWords();
   const [text, setText] = useState("");
+  const [secret, setSecret] = useState("");
   const [replies, setReplies] = useState<Reply[]>([]);
   const [files, setFiles] = useState<{ id: string; words: string }[]>([]);
   const [quick, setQuick] = useState(false);
@@ -42,11 +44,12 @@ export const Composer = ({ machine, session, name, live, password, focus }: { ma
     };
   }, [machine, session]);
   useEffect(() => {
-    // A password is kept nowhere.
-    if (!touched.current || password) return;
+    if (!touched.current) return;
     const timer = setTimeout(() => void keepDraft(machine, session, text), WRITE);
     return () => clearTimeout(timer);
-  }, [text, password]);
+  }, [text]);
+  // What was typed for one prompt is for no other, and for no field that shows it.
+  useEffect(() => setSecret(""), [password]);
   useEffect(() => {
     if (focus) field.current?.focus();
   }, [focus]);
@@ -79,11 +82,14 @@ export const Composer = ({ machine, session, name, live, password, focus }: { ma
   };
 
   const send = () => {
-    if (!live || !text.trim()) return;
-    const r: Reply = { key: newKey(), text, state: "sending", words: "" };
+    if (!live || !(password ? secret : text.trim())) return;
+    const r: Reply = { key: newKey(), text: password ? secret : text, state: "sending", words: "" };
     setReplies((all) => [...all.filter((x) => x.state != "accepted"), password ? { ...r, text: "" } : r]);
-    edit("");
-    void keepDraft(machine, session, "");
+    if (password) setSecret("");
+    else {
+      edit("");
+      void keepDraft(machine, session, "");
+    }
     void deliver(r);
     field.current?.focus();
   };
@@ -204,7 +210,7 @@ export const Composer = ({ machine, session, name, live, password, focus }: { ma
           <Icon name="quick" />
         </button>
         {password ? (
-          <input class="grow" type="password" value={text} autocomplete="off" aria-label={t("passwordFor")} placeholder={t("passwordFor")} onInput={(e) => edit(e.currentTarget.value)} onKeyDown={(e) => sends(e, true) && (e.preventDefault(), send())} />
+          <input class="grow" type="password" value={secret} autocomplete="off" aria-label={t("passwordFor")} placeholder={t("passwordFor")} onInput={(e) => setSecret(e.currentTarget.value)} onKeyDown={(e) => sends(e, true) && (e.preventDefault(), send())} />
         ) : (
           <textarea
             ref={field}
@@ -219,7 +225,7 @@ export const Composer = ({ machine, session, name, live, password, focus }: { ma
             onKeyDown={(e) => sends(e, keyboardHere()) && (e.preventDefault(), send())}
           />
         )}
-        <button class="icon go" aria-label={t("sendMessage")} disabled={!live || !text.trim()} onClick={send}>
+        <button class="icon go" aria-label={t("sendMessage")} disabled={!live || !(password ? secret : text.trim())} onClick={send}>
           <Icon name="send" />
         </button>
       </div>
