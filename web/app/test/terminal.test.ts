@@ -114,3 +114,14 @@ test("what the page has not shown holds back what comes, byte for byte", async (
   await soon();
   assert.deepEqual(taken, [10, 20]);
 });
+
+test("a channel of which something is refused is closed: the next attempts find room", async () => {
+  for (const refuse of ["pty", "shell"]) {
+    const { terminal, heard } = scene({ kind: "shell" }, { cols: 80, rows: 24 });
+    const c = connection(refuse);
+    terminal.connected(c.client);
+    await soon();
+    assert.equal((heard[0] as Ending).how, "refused", refuse);
+    assert.deepEqual(c.asked.at(-1), ["close"], refuse);
+  }
+});

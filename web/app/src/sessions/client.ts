@@ -72,14 +72,15 @@ export const createClient = (write: (line: string) => void, on: Listener, o: { p
   let hello: Hello | undefined;
   let complete = false;
   let over = false;
-  let parts: Uint8Array[] = [];
+  /** The beginning of a line, in one buffer however small the pieces are that it comes in. */
+  let kept = new Uint8Array(0);
   let held = 0;
   const decoder = new TextDecoder();
 
   const finish = (code: string, message: string) => {
     if (over) return;
     over = true;
-    parts = [];
+    kept = new Uint8Array(0);
     const lost = new Refused("lost", message);
     for (const c of open.values()) c.reject(lost);
     open.clear();
@@ -183,24 +184,21 @@ export const createClient = (write: (line: string) => void, on: Listener, o: { p
       while (!over) {
         const at = bytes.indexOf(newline, from);
         const piece = bytes.subarray(from, at < 0 ? bytes.length : at);
-        held += piece.length;
+        const length = held + piece.length;
         // Before it is kept, so that a line without end takes no more memory.
-        if (held > MAX_LINE) return finish("syntax", "a line is longer than allowed");
-        if (at < 0) {
-          if (piece.length) parts.push(piece.slice());
-          return;
-        }
+        if (length > MAX_LINE) return finish("syntax", "a line is longer than allowed");
         let line = piece;
-        if (parts.length) {
-          line = new Uint8Array(held);
-          let n = 0;
-          for (const p of [...parts, piece]) {
-            line.set(p, n);
-            n += p.length;
+        if (held || at < 0) {
+          if (length > kept.length) {
+            const grown = new Uint8Array(Math.min(2 * length, MAX_LINE));
+            grown.set(kept.subarray(0, held));
+            kept = grown;
           }
+          kept.set(piece, held);
+          line = kept.subarray(0, length);
         }
-        parts = [];
-        held = 0;
+        held = at < 0 ? length : 0;
+        if (at < 0) return;
         from = at + 1;
         heard(line);
       }

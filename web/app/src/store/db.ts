@@ -80,17 +80,26 @@ export const machine = (id: string): Promise<Machine | undefined> => run("machin
 
 export const forgetMachine = (id: string): Promise<undefined> => run("machines", "readwrite", (s) => s.delete(id));
 
+/** Reads and writes in one go: another tab, or the Worker, may be changing the same machine, or forgetting it. */
+const alter = <T>(read: (s: IDBObjectStore) => IDBRequest<T>, write: (s: IDBObjectStore, found: T) => void): Promise<T> =>
+  run("machines", "readwrite", (s) => {
+    const r = read(s);
+    r.onsuccess = () => write(s, r.result);
+    return r;
+  });
+
 /** Changes a machine that is still known. */
 export const changeMachine = async (id: string, change: Partial<Machine>): Promise<void> => {
-  const m = await machine(id);
-  if (m) await run("machines", "readwrite", (s) => s.put({ ...m, ...change, id }));
+  await alter((s): IDBRequest<Machine | undefined> => s.get(id), (s, m) => m && s.put({ ...m, ...change, id }));
 };
 
 /** Remembers a machine; one that is paired again keeps its id. */
 export const rememberMachine = async (m: Omit<Machine, "id">): Promise<Machine> => {
-  const before = (await machines()).find((x) => x.relay == m.relay && x.account == m.account && x.machine == m.machine);
-  const record: Machine = { ...m, id: before?.id ?? crypto.randomUUID() };
-  await run("machines", "readwrite", (s) => s.put(record));
+  let record!: Machine;
+  await alter((s): IDBRequest<Machine[]> => s.getAll(), (s, all) => {
+    record = { ...m, id: all.find((x) => x.relay == m.relay && x.account == m.account && x.machine == m.machine)?.id ?? crypto.randomUUID() };
+    s.put(record);
+  });
   return record;
 };
 

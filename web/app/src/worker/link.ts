@@ -55,6 +55,8 @@ export const createLink = (o: LinkOptions): Link => {
 
   /** The present socket; undefined while there is none. */
   let present: { number: number; socket: StreamSocket; judge: Judge; client?: Client; abort: AbortController } | undefined;
+  /** Those of the options until the server proves others: it may have given up the old ones by the next connection. */
+  let pins = o.hostKeys;
   let judgeTimer: ReturnType<typeof setTimeout> | undefined;
   let funnelTimer: ReturnType<typeof setTimeout> | undefined;
 
@@ -137,7 +139,7 @@ export const createLink = (o: LinkOptions): Link => {
       try {
         const client = await connect(socket.transport, {
           user: o.user,
-          hostKeys: o.hostKeys,
+          hostKeys: pins,
           signer: o.signer,
           signal: abort.signal,
           timeoutMs: READY,
@@ -151,7 +153,11 @@ export const createLink = (o: LinkOptions): Link => {
             state.proof = now().wall;
             judged(number, judge.inbound(now(), BYTE));
           },
-          onHostKeys: (keys) => mine() && o.rotated(keys),
+          onHostKeys(keys) {
+            if (!mine()) return;
+            pins = keys;
+            o.rotated(keys);
+          },
         });
         if (!mine()) return client.disconnect();
         present!.client = client;

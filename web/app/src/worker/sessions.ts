@@ -32,12 +32,12 @@ export const createSessions = (tell: (m: SessionsTell) => void, o: { program: st
   const closed = (code: string, text: string) => tell({ op: "sessionsClosed", code, text: cleanText(text, 300) });
 
   const open = async (on: Ssh) => {
-    let c: Channel;
+    let c: Channel | undefined;
     const over = (code: string, message: string) => {
       if (channel != c) return;
       channel = client = undefined;
       follows.clear();
-      c.close();
+      c?.close();
       closed(code, message);
       // A version that is not spoken stays so until one side is updated.
       if (ssh != on || code == "version" || !wanted) return;
@@ -54,7 +54,7 @@ export const createSessions = (tell: (m: SessionsTell) => void, o: { program: st
         (line) => {
           const bytes = encoder.encode(line + "\n");
           o.sent(bytes.length);
-          queue = queue.then(() => c.write(bytes)).catch(() => undefined);
+          queue = queue.then(() => c!.write(bytes)).catch(() => undefined);
         },
         {
           hello: (h) => tell({ op: "sessionsHello", machine: h.machine, features: h.features, skew: h.skew }),
@@ -76,6 +76,10 @@ export const createSessions = (tell: (m: SessionsTell) => void, o: { program: st
     } catch (e) {
       // A lost connection says so by itself.
       if (e instanceof SshError && e.code != "channel") return;
+      // A refused channel would count for as long as the connection lasts.
+      c?.close();
+      // This side has closed it, or has another by now.
+      if (channel != c) return;
       channel = client = undefined;
       closed("none", e instanceof Error ? e.message : String(e));
     }

@@ -57,7 +57,7 @@ export const createTerminal = (program: Program, { cols, rows }: { cols: number;
 
   const open = async (client: Client) => {
     const again = times > 0;
-    let c: Channel;
+    let c: Channel | undefined;
     try {
       c = await client.openSession();
       const asked = { ...size };
@@ -78,6 +78,9 @@ export const createTerminal = (program: Program, { cols, rows }: { cols: number;
       if (asked.cols != size.cols || asked.rows != size.rows) c.resize(size);
       on.opened(again);
     } catch (e) {
+      // A refused channel would count for as long as the connection lasts.
+      c?.close();
+      if (channel == c) channel = undefined;
       // A lost connection says so by itself; a refusal is the end of this terminal.
       if (e instanceof SshError && e.code == "channel") finish({ how: "refused", text: cleanText(e.message, 300) });
       else if (!(e instanceof SshError)) finish({ how: "refused", text: cleanText(String(e), 300) });
