@@ -212,7 +212,7 @@ func (p *pane) facts(now time.Time) judge.Facts {
 	}
 	f.Ended = p.run.Ended
 	f.Terminal = p.run.Secret(p.screen.at)
-	f.Running = p.run.Signal(now)
+	f.Running = p.run.Signal(now, p.heard.Busy(now))
 	return f
 }
 

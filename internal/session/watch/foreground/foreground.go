@@ -201,8 +201,10 @@ func (r Running) Secret(checked time.Time) *judge.Signal {
 		Detail: r.Facts.Tool + " reads a line that is not shown"}
 }
 
-// Signal says what the foreground tells by itself.
-func (r Running) Signal(now time.Time) *judge.Signal {
+// Signal says what the foreground tells by itself. prints says that it prints so
+// much that it waits for nobody: a write to the terminal may sleep where a read
+// does.
+func (r Running) Signal(now time.Time, prints bool) *judge.Signal {
 	if !r.OK || r.Facts.Known || !r.modesOK {
 		return nil
 	}
@@ -222,7 +224,7 @@ func (r Running) Signal(now time.Time) *judge.Signal {
 	}
 	// A program with the whole screen, or one that reads the terminal, may wait
 	// for somebody: nothing is known of it.
-	if !r.modes.Lines || r.reads {
+	if !r.modes.Lines || r.reads && !prints {
 		return nil
 	}
 	at := r.Since

@@ -25,6 +25,10 @@ const (
 	// unseen is how long a program may have the foreground before that is noticed;
 	// scripts say what they do in their first line.
 	unseen = 500 * time.Millisecond
+	// muchBytes within a second are more than the echo of what somebody types.
+	muchBytes = 2 << 10
+	// busyFor outlasts the second for which a flood is held (package tmux).
+	busyFor = 2500 * time.Millisecond
 	// maxParts bounds the parts of a program that tell of themselves.
 	maxParts = 64
 )
@@ -41,6 +45,10 @@ type Heard struct {
 	began    time.Time     // of the command that runs, by the shell's marks
 	note     *session.Evidence
 	parts    map[string]bool // parts of the program that work
+
+	window  time.Time // since when counted bytes are counted
+	counted int
+	busy    time.Time // when much was last printed
 }
 
 // News is what bytes changed.
@@ -60,6 +68,12 @@ func (h *Heard) Feed(data []byte, lost bool, program int, now time.Time) News {
 		h.scanner.Reset()
 	}
 	h.Output = now
+	if now.Sub(h.window) >= time.Second {
+		h.window, h.counted = now, 0
+	}
+	if h.counted += len(data); h.counted >= muchBytes {
+		h.busy = now
+	}
 	var n News
 	h.scanner.Feed(data, func(e osc.Event) { h.hear(e, program, now, &n) })
 	return n
@@ -189,6 +203,10 @@ func (h *Heard) Signal(program int, known bool) *judge.Signal {
 	}
 	return nil
 }
+
+// Busy says that the program prints more than a person types: it works, and waits
+// for nobody.
+func (h *Heard) Busy(now time.Time) bool { return !h.busy.IsZero() && now.Sub(h.busy) < busyFor }
 
 // Note is the last notification or bell, nil where there was none lately.
 func (h *Heard) Note(now time.Time) *session.Evidence {
