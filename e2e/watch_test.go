@@ -104,6 +104,11 @@ func TestTheListAsAScreen(t *testing.T) {
 		screen.shows("accepted")
 	})
 	d.part("a terminal, and back", func(t *testing.T) {
+		// Somebody sits at the desktop, too.
+		d.run(screen.socket, "desktop", nil, "env", "-u", "TMUX", d.tmux, "-u", "-S", work.socket, "attach-session", "-t", "=工作 🙂:")
+		work.until("somebody else who looks", func(paneLine) bool {
+			return strings.Contains(work.do("list-clients", "-F", "#{client_tty} #{session_name}"), "/dev/")
+		})
 		screen.choose("工作 🙂")
 		before := work.do("display-message", "-p", "-t", "=工作 🙂:", "#{window_width}x#{window_height}")
 		screen.keys("a")
@@ -114,7 +119,7 @@ func TestTheListAsAScreen(t *testing.T) {
 		// A terminal of another size leaves the session's as it is.
 		screen.do("resize-window", "-t", "=terminal:", "-x", "70", "-y", "20")
 		screen.shows("typed-42")
-		if after := work.do("display-message", "-p", "-t", "=工作 🙂:", "#{window_width}x#{window_height}"); after != before {
+		if after := work.do("display-message", "-p", "-t", "=工作 🙂:", "#{window_width}x#{window_height}"); after != before || !strings.HasPrefix(after, "100x") {
 			t.Errorf("attaching changed the size from %s to %s", before, after)
 		}
 		screen.keys("C-b", "d")

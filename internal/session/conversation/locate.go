@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"holdfast/internal/session/toolfile"
 )
 
 const (
@@ -174,7 +176,7 @@ type written struct {
 // recent lists the files of a directory whose name ok accepts and that were
 // written since start, newest first.
 func recent(dir string, start time.Time, ok func(name string) bool) ([]written, error) {
-	f, err := os.Open(dir)
+	f, err := toolfile.OpenDir(dir)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/session/conversation/codex"
 	"holdfast/internal/session/conversation/gemini"
 	"holdfast/internal/session/conversation/opencode"
+	"holdfast/internal/session/toolfile"
 )
 
 // claudePlace is Claude Code's projects directory: one directory for each
@@ -26,7 +27,7 @@ func (p claudePlace) owns(path string) bool {
 }
 
 func (p claudePlace) byID(id string) (Ref, bool) {
-	dirs, err := os.ReadDir(p.root)
+	dirs, err := toolfile.Dir(p.root, maxEntries)
 	if err != nil {
 		return Ref{}, false
 	}
@@ -51,7 +52,7 @@ func (p claudePlace) since(dir string, start time.Time) ([]Ref, error) {
 	if refs, err := p.in(filepath.Join(p.root, slug), dir, start); err == nil {
 		return refs, nil
 	}
-	dirs, err := os.ReadDir(p.root)
+	dirs, err := toolfile.Dir(p.root, maxEntries)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +137,7 @@ func (p codexPlace) since(dir string, start time.Time) ([]Ref, error) {
 
 // newestFirst lists the directories in a directory, by name from the last.
 func newestFirst(dir string) []string {
-	entries, err := os.ReadDir(dir)
+	entries, err := toolfile.Dir(dir, maxEntries)
 	if err != nil {
 		return nil
 	}
@@ -164,7 +165,7 @@ func (p geminiPlace) owns(path string) bool {
 func (p geminiPlace) byID(id string) (Ref, bool) {
 	// A file's name ends with the first eight characters of the id only.
 	short, _, _ := strings.Cut(id, "-")
-	projects, err := os.ReadDir(filepath.Join(p.root, "tmp"))
+	projects, err := toolfile.Dir(filepath.Join(p.root, "tmp"), maxEntries)
 	if err != nil {
 		return Ref{}, false
 	}
@@ -193,7 +194,7 @@ func (p geminiPlace) since(dir string, start time.Time) ([]Ref, error) {
 	var known struct {
 		Projects map[string]string `json:"projects"`
 	}
-	if b, err := os.ReadFile(filepath.Join(p.root, "projects.json")); err == nil && len(b) < 4<<20 && json.Unmarshal(b, &known) == nil {
+	if b, err := toolfile.Read(filepath.Join(p.root, "projects.json"), 4<<20); err == nil && json.Unmarshal(b, &known) == nil {
 		for path, name := range known.Projects {
 			if filepath.IsLocal(name) && sameDir(path, dir) {
 				names = append(names, name)

@@ -4,12 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"holdfast/internal/session/toolfile"
 )
 
 // Options of Install and Remove.
@@ -200,15 +201,4 @@ func change(o Options, edit func([]byte) ([]byte, error)) (Result, error) {
 	return r, nil
 }
 
-func readBounded(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxSettings+1))
-	if err == nil && len(b) > maxSettings {
-		err = fmt.Errorf("it has more than %d bytes", maxSettings)
-	}
-	return b, err
-}
+func readBounded(path string) ([]byte, error) { return toolfile.Read(path, maxSettings) }

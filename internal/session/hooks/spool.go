@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/session/toolfile"
 )
 
 // SpoolDir is the spool's directory in a state directory.
@@ -115,7 +117,7 @@ func prune(dir string, now time.Time) {
 // Events reads the newest event of every session in every pane, the newest
 // first. A file that cannot be read is left out; without a spool there are none.
 func Events(stateDir string) ([]Event, error) {
-	dir, err := os.Open(SpoolDir(stateDir))
+	dir, err := toolfile.OpenDir(SpoolDir(stateDir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

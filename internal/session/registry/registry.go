@@ -16,13 +16,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"holdfast/internal/session"
+	"holdfast/internal/session/toolfile"
 )
 
 // Errors of this package.
@@ -206,7 +206,7 @@ type Job struct {
 // Jobs reads the background jobs of a configuration directory, at most 1,000. A
 // job whose file cannot be read is left out.
 func Jobs(configDir string) ([]Job, error) {
-	dir, err := os.Open(filepath.Join(configDir, "jobs"))
+	dir, err := toolfile.OpenDir(filepath.Join(configDir, "jobs"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -256,28 +256,7 @@ func Jobs(configDir string) ([]Job, error) {
 }
 
 // read reads a regular file of bounded size.
-func read(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|noBlock, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("it is no regular file")
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(b) > maxFile {
-		return nil, fmt.Errorf("it has more than %d bytes", maxFile)
-	}
-	return b, nil
-}
+func read(path string) ([]byte, error) { return toolfile.Read(path, maxFile) }
 
 // clean cuts a text and drops control characters.
 func clean(s string) string {

@@ -5,11 +5,7 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"syscall"
 )
-
-// noBlock keeps a named pipe in the place of a file from holding the open up.
-const noBlock = syscall.O_NONBLOCK
 
 // Start is when a process started: clock ticks since the start of the system,
 // the 22nd field of /proc/PID/stat (proc_pid_stat(5)); "" where there is none.

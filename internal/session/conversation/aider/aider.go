@@ -24,6 +24,7 @@ import (
 	"holdfast/internal/session/conversation/item"
 	"holdfast/internal/session/conversation/jsonl"
 	"holdfast/internal/session/conversation/segment"
+	"holdfast/internal/session/toolfile"
 )
 
 // Name is that of the file.
@@ -51,7 +52,7 @@ const gen = "m"
 
 // Open opens the history at path.
 func Open(path string) (*Log, error) {
-	f, _, err := jsonl.OpenRegular(path)
+	f, _, err := toolfile.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +90,7 @@ func (l *Log) index() error {
 	if err != nil || stamp == l.stamp {
 		return err
 	}
-	f, size, err := jsonl.OpenRegular(l.path)
+	f, size, err := toolfile.Open(l.path)
 	if err != nil {
 		return err
 	}

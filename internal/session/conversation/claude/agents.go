@@ -2,15 +2,18 @@ package claude
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"holdfast/internal/session/conversation/item"
+	"holdfast/internal/session/toolfile"
 )
 
-// maxAgents bounds the sub-agents of a session that are looked at.
-const maxAgents = 1000
+// maxAgents bounds the files of sub-agents that are looked at: each has two.
+const maxAgents = 2000
+
+// maxMeta bounds the note beside a sub-agent's transcript, in bytes: it has 200.
+const maxMeta = 64 << 10
 
 // Page implements item.Source. Sub-agents that have not answered yet are linked
 // to their calls by the notes beside their transcripts.
@@ -37,23 +40,16 @@ func (l *Log) Page(before item.Cursor, limit int) (item.Page, error) {
 func (l *Log) agents() map[string]string {
 	out := map[string]string{}
 	dir := filepath.Join(strings.TrimSuffix(l.Path(), ".jsonl"), "subagents")
-	entries, err := os.ReadDir(dir)
+	entries, err := toolfile.Dir(dir, maxAgents)
 	if err != nil {
 		return out
 	}
-	for i, e := range entries {
+	for _, e := range entries {
 		name, ok := strings.CutSuffix(e.Name(), ".meta.json")
-		if i == maxAgents {
-			break
-		}
 		if !ok {
 			continue
 		}
-		info, err := e.Info()
-		if err != nil || !info.Mode().IsRegular() || info.Size() > 64<<10 {
-			continue
-		}
-		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		b, err := toolfile.Read(filepath.Join(dir, e.Name()), maxMeta)
 		if err != nil {
 			continue
 		}

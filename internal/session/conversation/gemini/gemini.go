@@ -129,6 +129,13 @@ func (l *Log) indexLines() error {
 				l.list[i].Start, l.list[i].End = rec.Start, rec.End
 				return nil
 			}
+			if len(l.list) > 2*segment.Max {
+				l.list = segment.Trim(l.list)
+				clear(at)
+				for i, s := range l.list {
+					at[s.ID] = i
+				}
+			}
 			at[rec.ID] = len(l.list)
 			l.list = append(l.list, segment.Segment{ID: rec.ID, At: rec.Start, Start: rec.Start, End: rec.End})
 		}

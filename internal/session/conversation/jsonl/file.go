@@ -3,10 +3,10 @@ package jsonl
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"os"
-	"syscall"
+
+	"holdfast/internal/session/toolfile"
 )
 
 // Sizes of reading, in bytes.
@@ -14,6 +14,10 @@ const (
 	// chunk is what one read of the file asks for. Smaller makes a system call a
 	// line, larger reads more than a page of short lines needs.
 	chunk = 256 << 10
+	// maxLine is the longest line whose ends are looked for. Lines of tools have up
+	// to some ten megabytes; a file without line breaks, or with a hole in it, would
+	// be read from end to end again and again.
+	maxLine = 256 << 20
 	// Near is how far a record is looked for from another that names it. It
 	// covers a few pictures between a call and its result; further, they are
 	// shown apart.
@@ -30,29 +34,11 @@ type file struct {
 }
 
 func openFile(path string) (*file, error) {
-	f, size, err := OpenRegular(path)
+	f, size, err := toolfile.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	return &file{f: f, size: size}, nil
-}
-
-// OpenRegular opens a regular file, links followed, and refuses whatever else
-// took its place. It never waits for the writer of a FIFO.
-func OpenRegular(path string) (f *os.File, size int64, err error) {
-	f, err = os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, 0, err
-	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("open %s: not a regular file", path)
-	}
-	if err != nil {
-		f.Close()
-		return nil, 0, err
-	}
-	return f, info.Size(), nil
 }
 
 // refresh looks at the size again; what was read before is forgotten, because
@@ -101,7 +87,8 @@ func (f *file) view(off int64, back bool) (b []byte, start int64, err error) {
 	return f.buf[off-f.start:], off, nil
 }
 
-// lineBefore finds the line that ends at end, its newline included.
+// lineBefore finds the line that ends at end, its newline included. io.EOF says
+// that nothing is before it, or nothing but a line that is too long.
 func (f *file) lineBefore(end int64) (start int64, err error) {
 	if end <= 0 {
 		return 0, io.EOF
@@ -115,13 +102,15 @@ func (f *file) lineBefore(end int64) (start int64, err error) {
 		if i := bytes.LastIndexByte(b, '\n'); i >= 0 {
 			return from + int64(i) + 1, nil
 		}
-		at = from
+		if at = from; end-at > maxLine {
+			return 0, io.EOF
+		}
 	}
 	return 0, nil
 }
 
 // lineAfter finds where the line that starts at start ends, after its newline or
-// at the end of the file.
+// at the end of the file; io.EOF says that it is too long.
 func (f *file) lineAfter(start int64) (end int64, err error) {
 	for at := start; at < f.size; {
 		b, _, err := f.view(at, false)
@@ -131,7 +120,9 @@ func (f *file) lineAfter(start int64) (end int64, err error) {
 		if i := bytes.IndexByte(b, '\n'); i >= 0 {
 			return at + int64(i) + 1, nil
 		}
-		at += int64(len(b))
+		if at += int64(len(b)); at-start > maxLine {
+			return 0, io.EOF
+		}
 	}
 	return f.size, nil
 }

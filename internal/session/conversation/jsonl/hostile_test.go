@@ -13,7 +13,7 @@ import (
 
 	"holdfast/internal/session/conversation/claude"
 	"holdfast/internal/session/conversation/item"
-	"holdfast/internal/session/conversation/jsonl"
+	"holdfast/internal/session/toolfile"
 )
 
 // within fails the test when f hangs; what f reports comes back.
@@ -57,7 +57,7 @@ func TestWhatIsNoFileIsRefusedWithoutWaiting(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, what := range []string{path, filepath.Dir(path), "/dev/zero"} {
-		if err := within(t, func() error { _, _, err := jsonl.OpenRegular(what); return err }); err == nil {
+		if err := within(t, func() error { _, _, err := toolfile.Open(what); return err }); err == nil {
 			t.Errorf("%s is opened", what)
 		}
 	}

@@ -16,6 +16,9 @@ const (
 	// maxWalk is how much of a file one page passes over, in bytes, when little of
 	// it is to be shown. The page is then short, and the next one goes on.
 	maxWalk = 48 << 20
+	// maxRecords is the same in records, for those that are tiny or empty: each
+	// costs some microseconds and half a kilobyte for a moment.
+	maxRecords = 50_000
 	// titleReach is how far from the end the newest page looks for a title.
 	titleReach = 4 << 20
 	// twinReach is how many records apart two that say the same can be.
@@ -121,6 +124,7 @@ type pager struct {
 	last      string        // the message that the newest group is of
 	seen      map[string]bool
 	count     int
+	records   int // that were passed
 	size      int
 	bad       int
 	calls     map[string]call
@@ -193,7 +197,7 @@ func (r *Reader) endCursor(gen string) (item.Cursor, error) {
 			return "", err
 		}
 		if !whole {
-			if end, err = r.f.lineBefore(end); err != nil {
+			if end, err = r.f.lineBefore(end); err != nil && !errors.Is(err, io.EOF) {
 				return "", err
 			}
 		}
@@ -209,10 +213,18 @@ func (p *pager) step() (bool, error) {
 		return false, nil
 	}
 	rec, err := p.r.before(p.at.end)
+	if errors.Is(err, io.EOF) {
+		// A line without an end that is of use: what is above it cannot be found.
+		p.bad++
+		p.at.end = 0
+		p.close()
+		return false, nil
+	}
 	if err != nil {
 		return false, err
 	}
-	if p.from-rec.End > maxWalk && p.from != p.at.end || p.count > 4*item.MaxItems || p.size > 2*item.MaxPage {
+	p.records++
+	if p.records > maxRecords || p.from-rec.End > maxWalk && p.from != p.at.end || p.count > 4*item.MaxItems || p.size > 2*item.MaxPage {
 		p.close()
 		return false, nil
 	}

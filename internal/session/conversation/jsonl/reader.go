@@ -196,13 +196,20 @@ func (r *Reader) after(start int64) (*Record, error) {
 	return r.at(start, end)
 }
 
-// around decodes the line that holds a place.
+// around decodes the line that holds a place. Of one that is too long it returns
+// an empty record at that place.
 func (r *Reader) around(at int64) (*Record, error) {
 	end, err := r.f.lineAfter(at)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		var rec *Record
+		if rec, err = r.before(end); err == nil {
+			return rec, nil
+		}
 	}
-	return r.before(end)
+	if errors.Is(err, io.EOF) {
+		return &Record{Start: at, End: at + 1}, nil
+	}
+	return nil, err
 }
 
 // needle is how a JSON string stands in a file.
@@ -266,6 +273,9 @@ func (r *Reader) Last(n int, limit int64, ok func(*Record) bool) ([]*Record, err
 	var out []*Record
 	for end := r.f.size; len(out) < n && end > 0 && (r.f.size-end < limit); {
 		rec, err := r.before(end)
+		if errors.Is(err, io.EOF) {
+			break
+		}
 		if err != nil {
 			return out, err
 		}
@@ -390,6 +400,9 @@ func (r *Reader) At(start, end int64) (*Record, error) { return r.at(start, end)
 func (r *Reader) Lines(from int64, yield func(*Record) error) (int64, error) {
 	for from < r.f.size {
 		end, err := r.f.lineAfter(from)
+		if errors.Is(err, io.EOF) {
+			return from, nil
+		}
 		if err != nil {
 			return from, err
 		}

@@ -9,12 +9,20 @@ import (
 	"time"
 
 	_ "modernc.org/sqlite" // the driver that sql.Open names
+
+	"holdfast/internal/session/toolfile"
 )
 
 // database is the store of newer versions.
 type database struct{ db *sql.DB }
 
 func openDatabase(path string) (store, error) {
+	// What SQLite opens it waits for: a FIFO would hold it for ever.
+	f, _, err := toolfile.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	f.Close()
 	// Never immutable: the write-ahead log holds the newest messages.
 	u := url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: "mode=ro&_pragma=query_only(1)&_pragma=busy_timeout(500)"}
 	db, err := sql.Open("sqlite", u.String())

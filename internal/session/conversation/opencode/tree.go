@@ -14,10 +14,15 @@ import (
 
 	"holdfast/internal/session/conversation/cut"
 	"holdfast/internal/session/conversation/item"
+	"holdfast/internal/session/toolfile"
 )
 
 // errGone says that something is no longer in the store.
 var errGone = item.ErrBlob
+
+// maxNames bounds the entries of one directory of the store: the messages of a
+// long session, or all sessions of a project.
+const maxNames = 100_000
 
 // tree is the store of older versions: a file for each session, message and part.
 type tree struct{ root string }
@@ -27,7 +32,7 @@ func (t tree) close() error { return nil }
 // names lists the ids of the JSON files in a directory, in their order: ids rise
 // with time.
 func names(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
+	entries, err := toolfile.Dir(dir, maxNames)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -46,14 +51,7 @@ func names(dir string) ([]string, error) {
 
 func (t tree) read(parts ...string) ([]byte, error) {
 	path := filepath.Join(append([]string{t.root}, parts...)...) + ".json"
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > maxValue {
-		return nil, fmt.Errorf("read %s: not a file, or too large", path)
-	}
-	return os.ReadFile(path)
+	return toolfile.Read(path, maxValue)
 }
 
 func (t tree) newest(session string, before key, n int) ([]entry, error) {
@@ -123,7 +121,7 @@ func (r *record) session() Session {
 }
 
 func (t tree) session(id string) (Session, error) {
-	projects, err := os.ReadDir(filepath.Join(t.root, "session"))
+	projects, err := toolfile.Dir(filepath.Join(t.root, "session"), maxNames)
 	if err != nil {
 		return Session{}, err
 	}
@@ -137,7 +135,7 @@ func (t tree) session(id string) (Session, error) {
 }
 
 func (t tree) since(at time.Time) ([]Session, error) {
-	projects, err := os.ReadDir(filepath.Join(t.root, "session"))
+	projects, err := toolfile.Dir(filepath.Join(t.root, "session"), maxNames)
 	if err != nil {
 		return nil, err
 	}
@@ -170,11 +168,11 @@ func (t tree) stamp(session string) (string, error) {
 	fmt.Fprint(h, len(ids))
 	for _, id := range ids[max(0, len(ids)-3):] {
 		stat(h, filepath.Join(t.root, "message", session, id+".json"))
-		parts, err := os.ReadDir(filepath.Join(t.root, "part", id))
+		parts, err := toolfile.Dir(filepath.Join(t.root, "part", id), maxParts)
 		if err != nil {
 			continue
 		}
-		for _, p := range parts[:min(len(parts), maxParts)] {
+		for _, p := range parts {
 			stat(h, filepath.Join(t.root, "part", id, p.Name()))
 		}
 	}
