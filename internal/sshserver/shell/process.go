@@ -221,9 +221,27 @@ type terminalInput struct{ io.Writer }
 
 func (terminalInput) Close() error { return nil }
 
+const (
+	// flowing is how much in one read of a terminal is no answer to a key but a
+	// program that prints: a line of text, and a few of its colours.
+	flowing = 512
+	// gather is how long more of it is waited for. A terminal gives 4 KiB a read
+	// at most, and every read becomes a packet, a message on every leg and a turn
+	// of the page that shows it. Twice as long is seen when a screen is redrawn.
+	gather = time.Millisecond
+	// gathered is what is handed on at once, with its packet less than 32 KiB.
+	gathered = 32<<10 - 512
+)
+
+// terminalOutput is the side of a terminal that a program's output comes from.
+type terminalOutput interface {
+	io.Reader
+	SetReadDeadline(time.Time) error
+}
+
 // outputMeter reads a terminal's output and knows since when it is waiting.
 type outputMeter struct {
-	r io.Reader
+	r terminalOutput
 	// mu guards the fields below.
 	mu      sync.Mutex
 	waiting time.Time // since when a Read is waiting; zero while none is
@@ -235,6 +253,9 @@ func (o *outputMeter) Read(b []byte) (int, error) {
 	o.waiting = time.Now()
 	o.mu.Unlock()
 	n, err := o.r.Read(b)
+	if err == nil && n >= flowing {
+		n = o.more(b, n)
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.waiting = time.Time{}
@@ -245,6 +266,27 @@ func (o *outputMeter) Read(b []byte) (int, error) {
 		err = io.EOF
 	}
 	return n, err
+}
+
+// more adds to the n bytes in b what follows them at once. What ends the terminal
+// meanwhile is said by the next Read.
+func (o *outputMeter) more(b []byte, n int) int {
+	if len(b) > gathered {
+		b = b[:gathered]
+	}
+	// Where a terminal knows no deadlines there is nothing to gather.
+	if n >= len(b) || o.r.SetReadDeadline(time.Now().Add(gather)) != nil {
+		return n
+	}
+	for n < len(b) {
+		m, err := o.r.Read(b[n:])
+		n += m
+		if err != nil {
+			break
+		}
+	}
+	o.r.SetReadDeadline(time.Time{})
+	return n
 }
 
 // quiet reports whether everything written so far was read: nothing came for

@@ -323,3 +323,72 @@ func TestCloseWaitsForTheGroup(t *testing.T) {
 	}
 	eventually(t, func() bool { return syscall.Kill(-p.cmd.Process.Pid, 0) == syscall.ESRCH })
 }
+
+// What a program prints is handed on in pieces larger than a terminal's own
+// reads, and whole; a few bytes wait for nothing that follows them.
+func TestFloodIsGathered(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("terminals of other systems know no deadlines")
+	}
+	const want = 400_000
+	p, err := Start(account(t), Command{TTY: &TTY{Size: Size{Cols: 80, Rows: 24}}, Line: fmt.Sprintf("stty -opost; head -c %d /dev/zero | tr '\\0' x", want)})
+	must(t, err)
+	defer p.Close()
+	b := make([]byte, 32<<10)
+	total, reads := 0, 0
+	for {
+		n, err := p.Stdout.Read(b)
+		if strings.Trim(string(b[:n]), "x") != "" {
+			t.Fatalf("read %q", b[:n])
+		}
+		if n > gathered {
+			t.Fatalf("%d bytes at once, of at most %d", n, gathered)
+		}
+		total += n
+		reads++
+		if err != nil {
+			break
+		}
+	}
+	if total != want {
+		t.Errorf("%d bytes of %d", total, want)
+	}
+	// 4,095 at a time would be 98.
+	if reads > 70 {
+		t.Errorf("%d reads", reads)
+	}
+}
+
+// slowTerminal gives one piece a read and then nothing until its deadline.
+type slowTerminal struct {
+	pieces [][]byte
+	asked  int // deadlines that were set
+}
+
+func (s *slowTerminal) Read(b []byte) (int, error) {
+	if len(s.pieces) == 0 {
+		return 0, os.ErrDeadlineExceeded
+	}
+	n := copy(b, s.pieces[0])
+	s.pieces = s.pieces[1:]
+	return n, nil
+}
+
+func (s *slowTerminal) SetReadDeadline(at time.Time) error {
+	if !at.IsZero() {
+		s.asked++
+	}
+	return nil
+}
+
+func TestAnEchoIsNotGathered(t *testing.T) {
+	term := &slowTerminal{pieces: [][]byte{[]byte("x"), bytes.Repeat([]byte("y"), 4095), bytes.Repeat([]byte("z"), 4095), []byte("end")}}
+	o := &outputMeter{r: term}
+	b := make([]byte, 32<<10)
+	if n, err := o.Read(b); n != 1 || err != nil || term.asked != 0 {
+		t.Errorf("an echo: %d bytes, %v, waited %d times", n, err, term.asked)
+	}
+	if n, err := o.Read(b); n != 2*4095+3 || err != nil || term.asked != 1 {
+		t.Errorf("a flood: %d bytes, %v, waited %d times", n, err, term.asked)
+	}
+}

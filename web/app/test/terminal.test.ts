@@ -125,3 +125,30 @@ test("a channel of which something is refused is closed: the next attempts find 
     assert.deepEqual(c.asked.at(-1), ["close"], refuse);
   }
 });
+
+test("a flood reaches the page in few pieces, in order, and a single answer at once", async () => {
+  const got: Uint8Array[] = [];
+  const terminal = createTerminal({ kind: "shell" }, { cols: 80, rows: 24 }, { opened: () => {}, detached: () => {}, ended: () => {}, sent: () => {}, data: (d) => got.push(d) });
+  const c = connection();
+  terminal.connected(c.client);
+  await soon();
+  void c.say(Uint8Array.of(1));
+  assert.equal(got.length, 1, "an answer to a key waits for nothing");
+  const all = [1];
+  for (let i = 0; i < 1000; i++) {
+    const chunk = new Uint8Array(1000).fill(i);
+    all.push(...chunk);
+    void c.say(chunk);
+  }
+  const before = got.length;
+  assert.ok(got.reduce((n, d) => n + d.length, 0) < 200e3, "more than the page can show was handed over");
+  for (let shown = 0; shown < got.length; shown++) terminal.consumed(got[shown]!.length);
+  assert.deepEqual(Buffer.concat(got), Buffer.from(all));
+  assert.ok(got.length - before < 1000 / 20, `${got.length} pieces`);
+  // The end loses nothing that came before it.
+  void c.say(new Uint8Array(300e3));
+  void c.say(Uint8Array.of(7));
+  c.ended({ code: 0 });
+  await soon();
+  assert.equal(got.at(-1)!.at(-1), 7);
+});

@@ -18,6 +18,7 @@ import { createStore, type Store } from "../store/state.js";
 import type { Ending, Program } from "../worker/messages.js";
 import { MAX_PASTE, linesThatRun, pasteBytes } from "./paste.js";
 import { keyBytes, type Modifiers } from "./keys.js";
+import { pace } from "./pace.js";
 import { dark, dimmed, light } from "./theme.js";
 import { bindTouch, type Touch } from "./touch.js";
 
@@ -49,6 +50,8 @@ const KEPT_LINES = 200;
 const KEPT_BYTES = 256 << 10;
 /** A program's clipboard text; more is no text that a person copies. */
 const MAX_CLIPBOARD = 100_000;
+/** More than this waiting to be shown is a flood: a screen of text is 10 KB, and a program that redraws one sends no more. */
+const FLOOD = 64 << 10;
 /** Resizes wait until the keyboard has stopped moving: each is a SIGWINCH for the program. */
 const SETTLE = 120;
 
@@ -77,6 +80,8 @@ export class Session {
   private sent = { cols: 0, rows: 0 };
   /** A program is on the screen, whether or not it can be reached. */
   private shown = false;
+  /** Bytes that came and are not on the screen. */
+  private behind = 0;
 
   constructor(
     readonly machine: string,
@@ -161,6 +166,7 @@ export class Session {
       // Draws the cursor at all: xterm waits for its first focus with that.
       this.focused(true);
       this.term.attachCustomKeyEventHandler(() => false);
+      this.undo.push(pace(this.term, () => this.behind > FLOOD));
       this.restore();
       if (webglHere()) void this.webgl();
       this.touch = bindTouch(this.root, {
@@ -197,7 +203,13 @@ export class Session {
         this.remember("");
       },
       detached: () => this.patch({ phase: "opening" }),
-      data: (data) => this.term.write(data, () => this.remote?.consumed(data.length)),
+      data: (data) => {
+        this.behind += data.length;
+        this.term.write(data, () => {
+          this.behind -= data.length;
+          this.remote?.consumed(data.length);
+        });
+      },
       ended: (ending) => {
         this.remote = undefined;
         this.shown = false;

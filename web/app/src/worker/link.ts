@@ -184,7 +184,12 @@ export const createLink = (o: LinkOptions): Link => {
       state.why = undefined;
       act(funnel.stop(now()));
     },
-    wake: () => act(funnel.wake(now())),
+    wake() {
+      act(funnel.wake(now()));
+      // The question that waking asks is answered as a key is, and a person looks
+      // at the screen: it is judged like one, not like a quiet link.
+      if (present?.client) judged(present.number, present.judge.sent(now(), 1, 0));
+    },
     sent(bytes) {
       if (present) judged(present.number, present.judge.sent(now(), bytes, present.socket.unsent()));
     },

@@ -3,7 +3,7 @@
 // with the old one, and is said to have.
 
 import { SshError, type Channel, type Client } from "@holdfast/ssh";
-import { cleanText } from "../pairing/bytes.js";
+import { cleanText, concat } from "../pairing/bytes.js";
 import type { Ending, Program } from "./messages.js";
 import { attachCommand, TMUX_FAILED, tmuxCommand } from "./tmux.js";
 
@@ -19,6 +19,15 @@ export interface TerminalEvents {
 
 /** Input that waits for the channel; a paste larger than that is refused by the page. */
 export const MAX_WAITING = 4 << 20;
+
+/**
+ * So much may be on its way to the screen; what comes meanwhile is handed over
+ * as one piece. Half leaves the page waiting between two pieces, twice only adds
+ * to what stands before the answer to Ctrl-C.
+ */
+const ON_SCREEN = 128 << 10;
+/** A piece of it, which the page reads in one go: 10 ms on a phone, between which it answers fingers. */
+const PIECE = 32 << 10;
 
 export interface Terminal {
   /** A connection is there. */
@@ -43,16 +52,38 @@ export const createTerminal = (program: Program, { cols, rows }: { cols: number;
   let queue = Promise.resolve();
   /** Chunks that the page has not shown, in order. */
   let shown: { left: number; done: () => void }[] = [];
+  /** Chunks that were not handed over yet, the last of shown; and what was, and is not shown. */
+  let kept: Uint8Array[] = [];
+  let handed = 0;
 
   const finish = (ending: Ending) => {
     if (over) return;
     over = true;
+    rest();
     settle();
     on.ended(ending);
   };
   const settle = () => {
     for (const s of shown) s.done();
     shown = [];
+    kept = [];
+    handed = 0;
+  };
+  /** Hands over what there is, where the page is not busy with what it has. */
+  const hand = () => {
+    while (kept.length && handed < ON_SCREEN) {
+      let n = 0;
+      for (let bytes = 0; n < kept.length && bytes < PIECE; n++) bytes += kept[n]!.length;
+      // Own copies: the bytes go to the page, and came in a buffer that others share.
+      const data = concat(...kept.splice(0, n));
+      handed += data.length;
+      on.data(data);
+    }
+  };
+
+  /** Hands over all: nothing will be shown before it any more. */
+  const rest = () => {
+    if (kept.length) on.data(concat(...kept));
   };
 
   const open = async (client: Client) => {
@@ -65,10 +96,9 @@ export const createTerminal = (program: Program, { cols, rows }: { cols: number;
       if (over) return c.close();
       channel = c;
       c.onData((data) => {
-        // A copy: the bytes go to the page and this buffer is not theirs alone.
-        const own = data.slice();
-        const done = new Promise<void>((resolve) => shown.push({ left: own.length, done: resolve }));
-        on.data(own);
+        const done = new Promise<void>((resolve) => shown.push({ left: data.length, done: resolve }));
+        kept.push(data);
+        hand();
         return done;
       });
       if (program.kind == "shell") await c.shell();
@@ -101,6 +131,7 @@ export const createTerminal = (program: Program, { cols, rows }: { cols: number;
       channel = undefined;
       queue = Promise.resolve();
       waiting = 0;
+      if (!over) rest();
       settle();
       if (over || !times) return;
       if (program.kind == "shell") finish({ how: "lost" });
@@ -124,6 +155,7 @@ export const createTerminal = (program: Program, { cols, rows }: { cols: number;
       channel?.resize(size);
     },
     consumed(bytes) {
+      handed = Math.max(handed - bytes, 0);
       while (bytes > 0 && shown.length) {
         const s = shown[0]!;
         const n = Math.min(bytes, s.left);
@@ -132,6 +164,7 @@ export const createTerminal = (program: Program, { cols, rows }: { cols: number;
         shown.shift();
         s.done();
       }
+      hand();
     },
     end() {
       const c = channel;
