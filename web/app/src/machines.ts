@@ -220,9 +220,23 @@ export const restart = (id: string): void => {
 /** Counts restarts: who watches a connection begins anew. */
 export const restarts = createStore(0);
 
-export const forget = async (id: string): Promise<void> => {
+/** Other pages of this browser hold the machine's token and pins, too: they hear the machine's id here, and nothing else. */
+const pages = typeof BroadcastChannel == "undefined" ? undefined : new BroadcastChannel("holdfast.machines");
+if (pages)
+  pages.onmessage = ({ data }) => {
+    if (typeof data != "string") return;
+    restart(data);
+    void refreshKnown();
+  };
+/** The machine was paired anew or is not known any more. */
+const changed = (id: string): void => {
   restart(id);
+  pages?.postMessage(id);
+};
+
+export const forget = async (id: string): Promise<void> => {
   await forgetMachine(id);
+  changed(id);
   await dropMachine(id);
   await dropPushMachine(id).catch(() => undefined);
   await refreshKnown();
@@ -240,7 +254,7 @@ export const pairByLink = (link: string, name: string, step: (s: PairStep) => vo
     worker.onmessage = ({ data }: MessageEvent<Tell>) => {
       if (data.op == "pairing") step(data.step);
       else if (data.op == "paired") {
-        restart(data.machine);
+        changed(data.machine);
         void refreshKnown().then(() => done(data));
       } else if (data.op == "notPaired") done(data);
     };

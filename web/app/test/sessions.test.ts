@@ -7,7 +7,7 @@ import { test } from "node:test";
 import { createClient, MAX_LINE, MAX_OPEN, type Follower } from "../src/sessions/client.js";
 import { readPage, readRows, readSession, Refused, type Session } from "../src/sessions/model.js";
 import { arrange, matches, type Row } from "../src/sessions/order.js";
-import { oneLine, plain } from "../src/sessions/plain.js";
+import { longWord, oneLine, plain } from "../src/sessions/plain.js";
 import { askedOf } from "../src/ui/sessionwords.js";
 
 const vectors = JSON.parse(readFileSync("../../testdata/vectors/sessions/client.json", "utf8"));
@@ -150,6 +150,11 @@ test("text that deceives is shown as what it is", () => {
 });
 
 const row = (id: string, state: Session["status"]["state"], since: number, name = "mini"): Row => ({ machine: "m", name, live: true, session: { ...readSession({ id, name: id, dir: "/home/me/Projekte", status: { state } })!, status: { ...readSession({ id, status: { state } })!.status, since } } });
+
+test("a word that would hold up the page is no Markdown; Japanese without blanks is", () => {
+  for (const s of ["a".repeat(1001), `see ${"x".repeat(4000)}@ now`, "_a".repeat(8000), `http://a.${")".repeat(8000)}`]) assert.ok(longWord(s));
+  for (const s of ["a".repeat(1000), `${"a".repeat(900)} `.repeat(9), "日本語の長い文章。".repeat(500), "日本a".repeat(2000)]) assert.ok(!longWord(s));
+});
 
 test("who waits longest is on top, and no machine's sessions stand apart", () => {
   const got = arrange([row("i", "idle", 9), row("w2", "waiting", 5, "b"), row("x", "exited", 1), row("w1", "waiting", 2, "z"), row("k1", "working", 3), row("k2", "working", 4), row("d", "done", 1), row("b", "background", 1), row("u", "unknown", 2)]);

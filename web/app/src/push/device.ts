@@ -140,6 +140,16 @@ export const turnOff = (machines: readonly MachineView[]): Promise<void> =>
     for (const n of (await registration?.getNotifications()) ?? []) n.close();
   });
 
+/** So long a machine that is being forgotten may take to hear it. */
+const LEAVE = 3000;
+
+/** The machine is about to be forgotten here: where it can be told, it calls this device no more. */
+export const leave = async (id: string): Promise<void> => {
+  given.delete(id);
+  const { live, features } = knownOf(id).value;
+  if (live && features.includes("push-unsubscribe")) await Promise.race([request(id, "push-unsubscribe").catch(() => undefined), new Promise((r) => setTimeout(r, LEAVE))]);
+};
+
 export const isOn = async (): Promise<boolean> => !!(await pushDevice().catch(() => undefined))?.on;
 
 /** Asks a machine how it stands. */

@@ -19,3 +19,9 @@ export const plain = (s: string): string =>
 
 /** On one line. */
 export const oneLine = (s: string): string => plain(s).replace(/\s+/g, " ").trim();
+
+/** Half would take long addresses for it; with twice, a phone looks for addresses and emphasis in one word for seconds. */
+const MAX_WORD = 1000;
+
+/** Whether a word of ASCII is so long that nobody wrote it, and reading it as Markdown would hold up the page: that takes the square of its length. */
+export const longWord = (s: string): boolean => s.split(/[^!-~]+/).some((w) => w.length > MAX_WORD);

@@ -3,6 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { ago, useWords } from "../i18n/index.js";
 import { forget, known, refreshKnown, restart } from "../machines.js";
+import { wanted } from "../push/start.js";
 import { go, href } from "../route.js";
 import { changeMachine, type MachineView } from "../store/db.js";
 import { useNow, useStore } from "../store/state.js";
@@ -143,7 +144,8 @@ const Known = ({ m }: { m: MachineView }) => {
             class="danger"
             onClick={() => {
               go({ at: "home" }, true);
-              void forget(m.id);
+              const told = wanted.value ? import("../push/device.js").then((d) => d.leave(m.id)) : Promise.resolve();
+              void told.catch(() => undefined).then(() => forget(m.id));
             }}
           >
             {t("forget")}

@@ -7,7 +7,7 @@ import { Lexer, type Token, type Tokens } from "marked";
 import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
 import { t as words } from "../i18n/index.js";
-import { plain } from "../sessions/plain.js";
+import { longWord, plain } from "../sessions/plain.js";
 
 /** Deeper nesting is no text that a person wrote. */
 const MAX_DEPTH = 12;
@@ -122,6 +122,8 @@ const blocks = (tokens: readonly Token[], open: (href: string) => void, depth: n
 export const Markdown = ({ text, open }: { text: string; open: (href: string) => void }) => {
   const drawn = useMemo(() => {
     const safe = plain(text);
+    // It is shown as it is.
+    if (longWord(safe)) return <p class="pre">{safe}</p>;
     try {
       return blocks(new Lexer({ gfm: true, breaks: true }).lex(safe), open, 0);
     } catch {
