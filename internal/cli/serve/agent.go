@@ -27,6 +27,7 @@ const tokenEnv = "HOLDFAST_TOKEN"
 type agentFlags struct {
 	SSHD      string   `name:"sshd" env:"HOLDFAST_SSHD" default:"127.0.0.1:22" placeholder:"ADDR|off" help:"The machine's own sshd (default ${default})."`
 	Shell     string   `name:"shell" env:"HOLDFAST_SHELL" enum:"on,off" default:"on" placeholder:"on|off" help:"Whether the built-in SSH server gives paired devices a shell (default on)."`
+	Sessions  string   `name:"sessions" env:"HOLDFAST_SESSIONS" enum:"on,off" default:"on" placeholder:"on|off" help:"off: watch no tmux session, and offer none to devices."`
 	Service   []string `name:"service" env:"HOLDFAST_SERVICE" placeholder:"NAME=ADDR" help:"Offer another service: HOST:PORT or unix:/PATH."`
 	TokenFile string   `name:"token-file" env:"HOLDFAST_TOKEN_FILE" placeholder:"FILE" type:"path" help:"File that holds the agent's token (or HOLDFAST_TOKEN in the environment)."`
 }
@@ -34,7 +35,7 @@ type agentFlags struct {
 // options are up's, with relay, machine and token left to fill in.
 func (f agentFlags) options(a *console.App, dir state.Dir, c console.Connection, log *slog.Logger) (up.AgentOptions, error) {
 	o := up.AgentOptions{
-		Dir: dir, ShellOff: f.Shell == "off", Environ: a.Environ, Version: a.Version,
+		Dir: dir, ShellOff: f.Shell == "off", SessionsOff: f.Sessions == "off", Environ: a.Environ, Version: a.Version,
 		Keepalive: c.Keepalive, InsecureHTTP: c.InsecureHTTP, Proxy: a.Proxy, Log: log,
 		Services: map[wire.ServiceName]string{},
 	}

@@ -28,7 +28,8 @@ type Show struct {
 
 // Help is shown by --help.
 func (*Show) Help() string {
-	return "The conversation comes from the transcript that the tool in the session keeps; a session without one shows the scrollback of its terminal."
+	return "The conversation comes from the transcript that the tool in the session keeps; a session without one shows the scrollback of its terminal. " +
+		"What was shown counts as seen, unless --json asked for it."
 }
 
 // Run prints.
@@ -75,6 +76,11 @@ func (c *Show) conversation(ctx context.Context, a *console.App, t source.Target
 	if err := c.print(a, page.Items); err != nil {
 		return err
 	}
+	if !a.JSON && c.Before == "" {
+		if err := seen(ctx, t); err != nil {
+			return err
+		}
+	}
 	if !a.JSON && page.Before != "" && !c.Follow {
 		a.Note("there is more above: --before %s", page.Before)
 	}
@@ -111,6 +117,12 @@ func (c *Show) conversation(ctx context.Context, a *console.App, t source.Target
 			return err
 		}
 	}
+}
+
+// seen tells the machine that the person was shown a session as it is now. What a
+// script reads, nobody has seen.
+func seen(ctx context.Context, t source.Target) error {
+	return t.Link.Call(ctx, proto.OpSeen, proto.On{Session: t.Session.ID}, nil, nil)
 }
 
 // search prints what holds a text, the newest first.
@@ -227,6 +239,9 @@ func (c *Show) scrollback(ctx context.Context, a *console.App, t source.Target, 
 			return fmt.Errorf("read the scrollback: %w", err)
 		}
 		a.Say("%s", conversation.Plain(row.Text()))
+	}
+	if !a.JSON {
+		return seen(ctx, t)
 	}
 	return nil
 }
