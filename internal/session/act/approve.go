@@ -7,7 +7,7 @@ import (
 
 	"holdfast/internal/session"
 	"holdfast/internal/session/proto"
-	"holdfast/internal/session/screen"
+	"holdfast/internal/session/screen/keys"
 )
 
 // goneLooks is in how many looks one after the other a dialog must be missing: a
@@ -40,7 +40,7 @@ func (a *Actor) Approve(ctx context.Context, r proto.Approve, receipt func(proto
 		if err != nil {
 			return proto.Outcome{}, err
 		}
-		keys, err := screen.Keys(v.Tool, v.Dialog, option)
+		keys, err := keys.Of(v.Tool, v.Dialog, option)
 		if err != nil {
 			return proto.Outcome{}, proto.Errorf(proto.CodeNoOption, "it is not known which keys choose %q: %v", option, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"holdfast/internal/session"
+	"holdfast/internal/session/screen/keys"
 )
 
 // at makes a screen with the cursor behind its last line.
@@ -60,7 +61,7 @@ func TestPromptsOfScripts(t *testing.T) {
 			t.Errorf("%q: options %q, want %q", c.text, got, c.ids)
 		}
 		if c.keys != "" {
-			keys, err := Keys("bash", r.Dialog, ids[0])
+			keys, err := keys.Of("bash", r.Dialog, ids[0])
 			if err != nil || strings.Join(keys, " ") != c.keys {
 				t.Errorf("%q: keys %q (%v), want %q", c.text, keys, err, c.keys)
 			}
@@ -106,7 +107,7 @@ func TestOtherTools(t *testing.T) {
 		if c.option == "" {
 			continue
 		}
-		if keys, err := Keys(c.tool, r.Dialog, c.option); err != nil || strings.Join(keys, " ") != c.keys {
+		if keys, err := keys.Of(c.tool, r.Dialog, c.option); err != nil || strings.Join(keys, " ") != c.keys {
 			t.Errorf("%s: keys %q (%v), want %q", name, keys, err, c.keys)
 		}
 	}
@@ -175,14 +176,14 @@ func TestDigest(t *testing.T) {
 		t.Error("the pointer's place does not count where keys walk from it")
 	}
 	for d, want := range map[*session.Dialog]string{up: "Down Enter", down: "Enter"} {
-		if keys, err := Keys("claude", d, "2"); err != nil || strings.Join(keys, " ") != want {
+		if keys, err := keys.Of("claude", d, "2"); err != nil || strings.Join(keys, " ") != want {
 			t.Errorf("keys %q (%v), want %q", keys, err, want)
 		}
 	}
-	if _, err := Keys("claude", first, "9"); err == nil {
+	if _, err := keys.Of("claude", first, "9"); err == nil {
 		t.Error("an option that is not offered has keys")
 	}
-	if _, err := Keys("claude", nil, "1"); err == nil {
+	if _, err := keys.Of("claude", nil, "1"); err == nil {
 		t.Error("no dialog has keys")
 	}
 }
@@ -242,7 +243,7 @@ func FuzzRead(f *testing.F) {
 			if len(o.Label) > maxLabel || len(o.Detail) > maxLabel {
 				t.Errorf("not bounded: %+v", o)
 			}
-			if _, err := Keys(tool, r.Dialog, o.ID); err != nil && len(o.Keys) > 0 {
+			if _, err := keys.Of(tool, r.Dialog, o.ID); err != nil && len(o.Keys) > 0 {
 				t.Errorf("option %q: %v", o.ID, err)
 			}
 		}

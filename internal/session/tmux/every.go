@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"strings"
 	"time"
+
+	"holdfast/internal/session/tmux/child"
 )
 
 // rounds is how many looks one process of ListEvery takes. A command line of
@@ -52,7 +54,7 @@ func (s *Server) listRounds(ctx context.Context, look func(Listing)) error {
 	defer cancel(nil)
 	cmd := exec.CommandContext(ctx, s.program, s.arguments(args[:len(args)-1]...)...)
 	cmd.Env, cmd.WaitDelay = s.environ, time.Second
-	withUs(cmd)
+	child.With(cmd)
 	var problem limited
 	problem.limit = 4 << 10
 	cmd.Stderr = &problem

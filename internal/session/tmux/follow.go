@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"holdfast/internal/session/tmux/attach"
+	"holdfast/internal/session/tmux/child"
 )
 
 var (
@@ -128,7 +129,7 @@ func (s *Server) open(ctx context.Context, o FollowOptions) (link, error) {
 	}
 	cmd := exec.Command(s.program, append([]string{"-u", "-S", s.socket, "-N", "-C"}, attachArgs(o.Session)...)...)
 	cmd.Env = s.environ
-	withUs(cmd)
+	child.With(cmd)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return link{}, err

@@ -24,6 +24,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"holdfast/internal/session/tmux/child"
 )
 
 var (
@@ -220,7 +222,7 @@ func (s *Server) start(ctx context.Context, stdin io.Reader, args ...string) ([]
 func (s *Server) execute(ctx context.Context, stdin io.Reader, environ, args []string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, s.program, args...)
 	cmd.Env, cmd.Stdin = environ, stdin
-	withUs(cmd)
+	child.With(cmd)
 	// A killed tmux leaves nobody who holds the pipes; the delay is for a kernel
 	// that is slow to reap it.
 	cmd.WaitDelay = time.Second

@@ -1,4 +1,9 @@
-package screen
+// Package keys says which keys answer an option of a dialog.
+//
+// It reads no screen: package screen notes the keys with each option that it
+// finds. What a caller will get wrong: they are good for the screen that the
+// dialog was read from, and for no other.
+package keys
 
 import (
 	"fmt"
@@ -6,9 +11,9 @@ import (
 	"holdfast/internal/session"
 )
 
-// Keys are the tmux names of the keys that answer an option of a dialog, to be
-// sent one after the other, a moment apart. The dialog must be the one that Read
-// found on the screen as it is now. What the keys are:
+// Of are the tmux names of the keys that answer an option of a dialog, to be
+// sent one after the other, a moment apart. The dialog must be the one that package
+// screen found on the screen as it is now. What the keys are:
 //
 //	claude               the digit, which chooses and confirms at once; with boxes
 //	                     to tick it ticks, and "submit" is walked to
@@ -20,7 +25,7 @@ import (
 //	[y/N] of scripts     the letter or the word that it names, then Enter
 //	Press any key        Enter; a pager: Space
 //	any                  "esc" is Escape
-func Keys(tool string, d *session.Dialog, option string) ([]string, error) {
+func Of(tool string, d *session.Dialog, option string) ([]string, error) {
 	if d == nil {
 		return nil, fmt.Errorf("find the keys of option %q: there is no dialog", option)
 	}
