@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"holdfast/internal/session"
+	"holdfast/internal/session/screen/style"
 )
 
 // box is an input box between two rules: the tool's footer below it, its
@@ -80,17 +81,17 @@ func inputMark(line string) (mark, rest string, ok bool) {
 func (v view) placeholder(i int, mark string) bool {
 	row := i + v.first
 	if row < len(v.Styled) {
-		glyphs := styled(cut(v.Styled[row], 4*maxLine))
+		glyphs := style.Glyphs(cut(v.Styled[row], 4*maxLine))
 		from := 0
-		for from < len(glyphs) && !strings.ContainsRune(mark, glyphs[from].r) {
+		for from < len(glyphs) && !strings.ContainsRune(mark, glyphs[from].Rune) {
 			from++
 		}
 		n, faint := 0, 0
 		for _, g := range glyphs[min(from+1, len(glyphs)):] {
-			if g.r == ' ' || g.r == '\u00a0' || strings.ContainsRune("│┃║", g.r) {
+			if g.Rune == ' ' || g.Rune == '\u00a0' || strings.ContainsRune("│┃║", g.Rune) {
 				continue
 			}
-			if n++; g.faint {
+			if n++; g.Faint {
 				faint++
 			}
 		}

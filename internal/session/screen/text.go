@@ -4,6 +4,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"holdfast/internal/session/screen/style"
 )
 
 // A view is a screen made ready for reading: its last rows, blanks at the end
@@ -67,8 +69,8 @@ func Plain(row string) string {
 	row = cut(row, 4*maxLine) // colours take room
 	if strings.IndexByte(row, 0x1b) >= 0 {
 		var b strings.Builder
-		for _, r := range styled(row) {
-			b.WriteRune(r.r)
+		for _, r := range style.Glyphs(row) {
+			b.WriteRune(r.Rune)
 		}
 		row = b.String()
 	}
@@ -82,68 +84,6 @@ func Plain(row string) string {
 		return r
 	}, row)
 	return strings.TrimRight(cut(row, maxLine), " ")
-}
-
-// A glyph is a character with what matters of its style.
-type glyph struct {
-	r     rune
-	faint bool
-}
-
-// styled reads a row with escape sequences (ECMA-48 CSI, SGR for the style).
-func styled(row string) []glyph {
-	var out []glyph
-	faint := false
-	for i := 0; i < len(row); {
-		if row[i] != 0x1b {
-			r, n := utf8.DecodeRuneInString(row[i:])
-			out = append(out, glyph{r, faint})
-			i += n
-			continue
-		}
-		i++
-		if i < len(row) && row[i] == ']' { // OSC, up to BEL or ST
-			for i < len(row) && row[i] != 0x07 && row[i] != 0x1b {
-				i++
-			}
-			if i < len(row) && row[i] == 0x07 {
-				i++
-			}
-			continue
-		}
-		if i >= len(row) || row[i] != '[' {
-			i = min(i+1, len(row)) // a two-byte sequence
-			continue
-		}
-		from := i + 1
-		for i = from; i < len(row) && (row[i] < 0x40 || row[i] > 0x7e); i++ {
-		}
-		if i < len(row) && row[i] == 'm' {
-			faint = sgr(row[from:i], faint)
-		}
-		i = min(i+1, len(row))
-	}
-	return out
-}
-
-// sgr follows faintness through the parameters of one sequence.
-func sgr(params string, faint bool) bool {
-	skip := 0
-	for _, p := range strings.Split(params, ";") {
-		switch {
-		case skip < 0: // the kind of a colour: 5;N or 2;R;G;B
-			skip = map[string]int{"5": 1, "2": 3}[p]
-		case skip > 0:
-			skip--
-		case p == "38" || p == "48" || p == "58":
-			skip = -1
-		case p == "2":
-			faint = true
-		case p == "" || p == "0" || p == "22":
-			faint = false
-		}
-	}
-	return faint
 }
 
 // oneLine folds every run of blanks and breaks into one space.
