@@ -30,7 +30,7 @@ after(async () => {
 
 const go = (hash) => page.evaluate((h) => (location.hash = h), hash);
 const row = () => page.locator('li[data-machine="mini"]');
-const messages = async (n, ms) => {
+const messages = async (n, ms = 30_000) => {
   await until(() => service.messages.length >= n, () => `${n} messages, got ${JSON.stringify(service.messages)}`, ms);
   return service.messages;
 };
@@ -41,14 +41,19 @@ const away = async () => {
 };
 const ask = (session, what) => scene.tmux("send-keys", "-t", `=${session}:`, `clear; read -rp '${what} [y/N] ' answer`, "Enter");
 const answer = (session) => scene.tmux("send-keys", "-t", `=${session}:`, "y", "Enter");
-const sessions = () => scene.holdfast(up, "sessions", "--json", "--local").trim().split("\n").map((l) => JSON.parse(l));
-const status = (name) => {
-  const s = sessions().find((l) => (l.session ?? l).name == name);
-  return (s.session ?? s).status;
-};
+/** Those of this test: the agent sees every tmux server of its user. */
+const sessions = () => scene.holdfast(up, "sessions", "--json", "--local").trim().split("\n").map((l) => JSON.parse(l)).filter((s) => s.server.startsWith(scene.dir));
+const status = (name) => sessions().find((s) => s.name == name).status;
 const notifications = () => page.evaluate(async () => (await (await navigator.serviceWorker.ready).getNotifications()).map(({ title, body, tag, silent, data }) => ({ title, body, tag, silent, data })));
 const shown = async (want) => until(async () => (await notifications()).filter((n) => want(n)).length && notifications(), async () => JSON.stringify(await notifications()));
 const calls = async () => (await notifications()).filter((n) => !n.data.done);
+
+/** Nothing waits, and what was said about it has arrived. */
+const calm = async () => {
+  await until(() => sessions().every((s) => s.status.state != "waiting"), () => JSON.stringify(sessions()), 30_000);
+  await until(() => Date.now() - (service.messages.at(-1)?.at ?? 0) > 7000, () => JSON.stringify(service.messages), 30_000);
+  service.messages.length = 0;
+};
 
 test("turned on, every machine is told, and a test arrives", async () => {
   await go("#/");
@@ -72,10 +77,10 @@ test("turned on, every machine is told, and a test arrives", async () => {
   assert.match(await row().innerText(), /last delivered/);
   // What the machine keeps is its user's alone.
   assert.match(scene.holdfast(up, "doctor"), /notifies .*last delivered/);
-  service.messages.length = 0;
 });
 
 test("one hand-over is one call, which names nothing", async () => {
+  await calm();
   await away();
   ask("desk", "Overwrite notes.md?");
   const [m] = await messages(1);
@@ -107,10 +112,10 @@ test("answered on the desktop, the call is taken back", async () => {
   // Whoever opens the app has seen it.
   await go("#/");
   await until(async () => (await notifications()).filter((n) => n.body == "Answered").length == 0);
-  service.messages.length = 0;
 });
 
 test("two that begin to wait together are one message with two notifications", async () => {
+  await calm();
   await away();
   ask("desk", "Remove one.txt?");
   ask("other", "Remove two.txt?");
@@ -132,11 +137,10 @@ test("two that begin to wait together are one message with two notifications", a
   await until(() => !JSON.parse(service.messages.at(-1).text).open, () => service.messages.at(-1).text, 20_000);
   await deliver(service.messages.at(-1).text);
   await until(async () => (await calls()).length == 0);
-  service.messages.length = 0;
 });
 
 test("while somebody looks nobody is called", async () => {
-  service.messages.length = 0;
+  await calm();
   await go("#/");
   await page.locator('.list li[data-session]', { hasText: "desk" }).waitFor();
   await until(async () => (await page.locator('[data-live="false"], .stale').count()) == 0);
@@ -153,8 +157,8 @@ test("while somebody looks nobody is called", async () => {
 });
 
 test("a subscription that the push service has ended is said in the app and by doctor", async () => {
+  await calm();
   service.status = 410;
-  service.messages.length = 0;
   await away();
   ask("desk", "Gone?");
   await messages(1);
@@ -177,11 +181,11 @@ test("a subscription that the push service has ended is said in the app and by d
 });
 
 test("how long a call takes", { skip: !process.env.HOLDFAST_FIGURES && "set HOLDFAST_FIGURES to measure" }, async () => {
+  service.status = 201;
   const took = [];
   for (let i = 0; i < 20; i++) {
-    service.messages.length = 0;
     await away();
-    await sleep(6000);
+    await calm();
     ask("desk", `Round ${i}?`);
     const [m] = await messages(1);
     const since = Date.parse(status("desk").since);
@@ -203,7 +207,7 @@ test("turned off, nobody is called", async () => {
   await go("#/notifications");
   await page.getByRole("button", { name: "Turn off" }).tap();
   await page.locator('[data-push="off"]').waitFor();
-  service.messages.length = 0;
+  await calm();
   await away();
   ask("desk", "Still there?");
   await until(() => status("desk").state == "waiting");

@@ -35,7 +35,7 @@ interface Registration {
 const titleOf = (s: Session): string => oneLine((s.tool && s.conversation && s.title) || s.name).slice(0, 80);
 
 export const show = async (registration: Registration, text: string | undefined, badge: (n: number) => void): Promise<void> => {
-  const language = (await pushLanguage().catch(() => undefined)) || navigator.language;
+  const language = (await pushLanguage().catch(() => undefined)) || globalThis.navigator?.language || "en";
   const words = /^ja\b/i.test(language) ? pushJa : pushEn;
   const say = (key: keyof typeof pushEn, values: Record<string, string | number> = {}): string => words[key].replace(/\{(\w+)\}/g, (_, n: string) => String(values[n] ?? ""));
   const m = readMessage(text);
