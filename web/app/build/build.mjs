@@ -52,8 +52,9 @@ for (const n of names) {
 
 if (process.argv.includes("--size")) {
   const sum = (pattern) => names.filter((n) => pattern.test(n)).reduce((s, n) => s + sizes[n], 0);
-  // The page itself, and every file that it names.
-  const shell = names.filter((n) => !n.includes("/") || marked.includes(n)).reduce((s, n) => s + sizes[n], 0);
+  // The page itself, and every file that it names; not the pictures for a home
+  // screen, which a browser fetches when the page is put there.
+  const shell = names.filter((n) => (!n.includes("/") && !n.endsWith(".png")) || marked.includes(n)).reduce((s, n) => s + sizes[n], 0);
   const worker = sum(/^assets\/worker-/);
   const kem = sum(/^assets\/mlkem-/);
   const terminal = sum(/^assets\/terminal-/);

@@ -5,8 +5,6 @@ import { useEffect, useState } from "preact/hooks";
 import { useWords } from "../i18n/index.js";
 import { route, type Route } from "../route.js";
 import { useStore } from "../store/state.js";
-import { About } from "./about.js";
-import { Devices } from "./devices.js";
 import { Home } from "./home.js";
 import { MachineScreen } from "./machine.js";
 import { PairScreen } from "./pair.js";
@@ -37,6 +35,8 @@ const lazy = <P extends object>(load: () => Promise<FunctionComponent<P>>): Func
   };
 };
 const LazySession = lazy(() => import("./session.js").then((m) => m.SessionScreen));
+const About = lazy(() => import("./about.js").then((m) => m.About));
+const Devices = lazy(() => import("./devices.js").then((m) => m.Devices));
 const LazyRaw = lazy(() => import("./raw.js").then((m) => m.RawScreen));
 const LazyNotifications = lazy(() => import("./notifications.js").then((m) => m.Notifications));
 

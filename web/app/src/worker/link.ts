@@ -16,6 +16,13 @@ import { whyOf } from "./words.js";
 /** From the upgrade to the end of authentication: the machine may take 10 s to dial back, and a phone needs six round trips. */
 const READY = 2e4;
 
+/**
+ * What a program may have printed and the page not shown: it stands before the
+ * answer to Ctrl-C, a quarter of a second on a phone that shows 1 MB/s. Half
+ * slows a path of 150 ms to less than that.
+ */
+const WINDOW = 256 << 10;
+
 const config: JudgeConfig = { ...typing, ready: READY };
 
 export interface LinkOptions {
@@ -141,6 +148,7 @@ export const createLink = (o: LinkOptions): Link => {
           user: o.user,
           hostKeys: pins,
           signer: o.signer,
+          limits: { windowBytes: WINDOW },
           signal: abort.signal,
           timeoutMs: READY,
           onPhase(phase) {
