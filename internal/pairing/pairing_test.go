@@ -427,6 +427,14 @@ func TestSubsystemLinesComeBack(t *testing.T) {
 		}
 		b.Reset()
 	}
+	silent := &SSHD{Note: "no sshd answers"}
+	if err := WriteResponse(&b, Response{OK: true, Machine: "mini", User: "anna", SSHD: silent}); err != nil || !strings.Contains(b.String(), `"keys":[]`) {
+		t.Errorf("no host keys are no list: %q, %v", b.String(), err)
+	}
+	if silent.Keys != nil {
+		t.Error("the caller's value was changed")
+	}
+	b.Reset()
 	long := Response{OK: true, Message: strings.Repeat("x", maxLineBytes)}
 	if err := WriteResponse(&b, long); !errors.Is(err, ErrLine) || b.Len() != 0 {
 		t.Errorf("a line that no reader takes was written: %v", err)

@@ -106,7 +106,15 @@ func ReadRequest(r io.Reader) (Request, error) {
 }
 
 // WriteResponse writes p as one line.
-func WriteResponse(w io.Writer, p Response) error { return writeLine(w, p) }
+func WriteResponse(w io.Writer, p Response) error {
+	if p.SSHD != nil && p.SSHD.Keys == nil {
+		// A machine whose sshd does not answer: readers want a list.
+		sshd := *p.SSHD
+		sshd.Keys = []string{}
+		p.SSHD = &sshd
+	}
+	return writeLine(w, p)
+}
 
 // ReadResponse reads the agent's line, at most 16 KiB and nothing behind it.
 // What it gives back can be written into known_hosts or an SSH configuration:
@@ -145,6 +153,9 @@ func (p *Response) clean() error {
 	}
 	if len(p.SSHD.Keys) > maxSSHDKeys {
 		return fmt.Errorf("more than %d host keys: %w", maxSSHDKeys, ErrLine)
+	}
+	if p.SSHD.Keys == nil {
+		p.SSHD.Keys = []string{}
 	}
 	for i, line := range p.SSHD.Keys {
 		k, err := ParseKey(line)

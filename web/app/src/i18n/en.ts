@@ -118,7 +118,7 @@ export const en = {
   pairProve: "Proving the link to the machine…",
   pairInstall: "On an iPhone or iPad add this page to the home screen first and pair there: Safari keeps separate storage for it, and forgets what a page stored after seven days without a visit.",
   pairPersist: "This browser may delete the device's key when space is short. Pairing again is all it takes.",
-  pairSsh: "pairing broke off: {text}",
+  pairSsh: "Pairing broke off: {text}",
   faultNotLink: "That is not a pairing link. It looks like https://relay/#hf1.…",
   faultCutOff: "The link is cut off: copy all of it.",
   faultDamaged: "The link is damaged: a character was changed, added or left out. Copy it again.",

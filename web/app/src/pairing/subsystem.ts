@@ -58,7 +58,8 @@ export const parseResponse = async (line: string): Promise<PairAccepted | PairRe
     throw new PairLineError("no user name");
   const out: PairAccepted = { ok: true, machine: p.machine, user, shell: p.shell === true };
   if (p.sshd && typeof p.sshd == "object") {
-    const lines = p.sshd.keys;
+    // null, or nothing: an sshd that did not answer. Machines have said it so.
+    const lines = p.sshd.keys ?? [];
     if (!Array.isArray(lines) || lines.length > MAX_KEYS) throw new PairLineError("host keys");
     const keys: string[] = [];
     for (const l of lines) {
