@@ -22,7 +22,7 @@ export const en = {
   noMachinesHow: "On your machine run `holdfast up` (or `holdfast pair`), then scan its code with this device's camera, or paste the link here.",
   pairMachine: "Pair a machine",
   devices: "Devices",
-  about: "About this page",
+  about: "Settings and about",
   notPaired: "not paired with this device",
   pairThis: "Pair",
 
@@ -238,7 +238,7 @@ export const en = {
   notifyShown: "last shown here {ago}",
 
   // About
-  aboutTitle: "About this page",
+  aboutTitle: "Settings and about",
   aboutTrust: "Your machine's keys and this device's key meet in this page and nowhere else: the relay carries ciphertext. But whoever serves this page could serve a changed one. If you do not trust the relay with that, open the app from your own machine (`holdfast up`) or from a host of yours (`holdfast web export`), and compare the digest.",
   version: "Version",
   digest: "Digest",

@@ -20,7 +20,7 @@ export const ja: Words = {
   noMachinesHow: "マシンで `holdfast up`(または `holdfast pair`)を実行し、表示されたコードをこの端末のカメラで読み取るか、リンクをここに貼り付けてください。",
   pairMachine: "マシンをペアリング",
   devices: "端末",
-  about: "このページについて",
+  about: "設定と情報",
   notPaired: "この端末とはペアリングされていません",
   pairThis: "ペアリング",
 
@@ -226,7 +226,7 @@ export const ja: Words = {
   notifyLost: "最後の失敗: {ago}、{text}",
   notifyShown: "この端末での最後の表示: {ago}",
 
-  aboutTitle: "このページについて",
+  aboutTitle: "設定、このページについて",
   aboutTrust: "マシンの鍵とこの端末の鍵が出会うのはこのページの中だけで、リレーは暗号文を運ぶだけです。ただし、このページを配る人は書き換えたページを配ることもできます。リレーをそこまで信用しないなら、自分のマシン(`holdfast up`)か自分のホスト(`holdfast web export`)から開き、ダイジェストを比べてください。",
   version: "版",
   digest: "ダイジェスト",

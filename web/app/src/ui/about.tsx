@@ -24,19 +24,6 @@ export const About = () => {
     <>
       <Bar title={t("aboutTitle")} back={{ at: "home" }} />
       <main class="page">
-        <p>{t("aboutTrust")}</p>
-        <dl>
-          <Fact name={t("version")}>{__VERSION__}</Fact>
-          <Fact name={t("digest")}>
-            <code>{digest}</code>
-          </Fact>
-          {key && (
-            <Fact name={t("deviceKey")}>
-              <code>{key}</code>
-            </Fact>
-          )}
-        </dl>
-        <p class="dim">{persisted === undefined ? "" : t(persisted ? "persisted" : "pairPersist")}</p>
         <label>
           {t("language")}
           <select value={p.language} onChange={(e) => setPrefs({ language: e.currentTarget.value as Prefs["language"] })}>
@@ -53,6 +40,19 @@ export const About = () => {
             <option value="dark">{t("themeDark")}</option>
           </select>
         </label>
+        <p>{t("aboutTrust")}</p>
+        <dl>
+          <Fact name={t("version")}>{__VERSION__}</Fact>
+          <Fact name={t("digest")}>
+            <code>{digest}</code>
+          </Fact>
+          {key && (
+            <Fact name={t("deviceKey")}>
+              <code>{key}</code>
+            </Fact>
+          )}
+        </dl>
+        <p class="dim">{persisted === undefined ? "" : t(persisted ? "persisted" : "pairPersist")}</p>
       </main>
     </>
   );

@@ -147,7 +147,7 @@ const MachineState = ({ heard: { machine, known, link }, now }: { heard: Heard; 
   return (
     <section class={`note ${link.phase == "stopped" ? "bad" : ""}`} role="status" data-machine={machine.machine} data-live="false">
       <p>
-        <Dot mood={trouble ? mood(link) : "busy"} /> <strong>{machine.machine}</strong> <span>{stateWords(link, now)}</span>
+        <Dot mood={trouble ? mood(link) : "busy"} /> {link.phase == "up" && !trouble ? <span>{t("listLoading", { machine: machine.machine })}</span> : <><strong>{machine.machine}</strong> <span>{stateWords(link, now)}</span></>}
         <small> {known.asOf === undefined ? t("neverSeen") : t("asOf", { ago: ago(known.asOf, now) })}</small>
       </p>
       {link.why && <p>{whyWords(link.why)}</p>}
