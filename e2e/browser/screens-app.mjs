@@ -81,7 +81,7 @@ export const takeAppScreens = async (take) => {
     desk.keys("logs", "PS1='$ '; clear; printf '\\033[32m✓\\033[0m 128 tests passed\\n\\033[33m!\\033[0m 1 warning\\n\\033[1;34msrc\\033[0m  README.md  漢字 😀\\n'", "Enter");
     const first = all[0].page;
     await open(first, "parser");
-    await send(first, "do: read parser.ts then edit parser.ts indexOf(' ') search(/\\s/) then read chart.png then bash grep -c nothing parser.ts then ask 1 then say The parser now splits at **any** blank:\n\n- tabs count as well\n- `parse` keeps what follows\n\n| input | before | now |\n|---|---|---|\n| `a b` | `a` | `a` |\n| `a\\tb` | – | `a` |");
+    await send(first, "do: read parser.ts then edit parser.ts indexOf(' ') search(/\\s/) then read chart.png then bash grep -c nothing parser.ts then ask 1 then say The parser now splits at **any** blank:\\n\\n- tabs count as well\\n- `parse` keeps what follows\\n\\n| input | before | now |\\n|---|---|---|\\n| `a b` | `a` | `a` |\\n| `a\\\tb` | – | `a` |");
     await first.locator(".dialog button:enabled", { hasText: "Blue" }).waitFor({ timeout: 40_000 });
     await sleep(800);
     await first.locator(".dialog button", { hasText: "Blue" }).click();
@@ -134,7 +134,7 @@ export const takeAppScreens = async (take) => {
       await page.locator(".sheet input").press("Enter");
       await page.locator(".hits button").first().waitFor();
       await take("search");
-      await page.keyboard.press("Escape");
+      await page.locator(".sheet").getByText("Close", { exact: true }).click();
       await page.getByLabel("Menu").click();
       await page.locator(".choices button.danger").click();
       await take("end");

@@ -9,6 +9,8 @@ import { readPage, readRows, readSession, Refused, type Session } from "../src/s
 import { arrange, matches, type Row } from "../src/sessions/order.js";
 import { longWord, oneLine, plain } from "../src/sessions/plain.js";
 import { askedOf } from "../src/ui/sessionwords.js";
+import { oneLine, plain } from "../src/sessions/plain.js";
+import { askedOf, nameOf } from "../src/ui/sessionwords.js";
 
 const vectors = JSON.parse(readFileSync("../../testdata/vectors/sessions/client.json", "utf8"));
 const bytes = (s: string) => new TextEncoder().encode(s);
@@ -172,4 +174,12 @@ test("a dialog is told without its question twice, and as text", () => {
   assert.equal(d("", "Overwrite? [y/N]"), "Overwrite? [y/N]");
   assert.equal(d("Proceed?", "Proceed?"), "");
   assert.equal(d("x", "a\u202eb\x1b[2J"), "ab␛[2J");
+});
+
+test("a session is called by what tells it from others", () => {
+  const s = (name: string, title: string, conversation = true) => nameOf(readSession({ id: "a:%1", name, title, conversation })!);
+  assert.equal(s("work", "✳ Fix the parser"), "✳ Fix the parser");
+  for (const title of ["", "Claude Code", "✳ Claude Code", "codex", "OpenAI Codex"]) assert.equal(s("work", title), "work", title);
+  assert.equal(s("work", "mini", false), "work");
+  assert.equal(s("work", "Codex of law"), "Codex of law");
 });

@@ -111,14 +111,6 @@ export const Home = ({ chosen, start, beside }: { chosen?: string | undefined; s
       </Bar>
       <Main class="page">
         {fault && <p class="note bad" role="alert">{t("whyStorage", { text: fault })}</p>}
-        {heard.map(
-          (h) =>
-            h.fault && (
-              <p class="note bad" role="status" key={h.relay + h.account}>
-                {h.fault.code == 4401 ? t("relayRefuses", { relay: new URL(h.relay).host, text: h.fault.text }) : t("relaySilent", { relay: new URL(h.relay).host })}
-              </p>
-            ),
-        )}
         {callers.map((c) => (
           <p class="note bad" role="status" key={c.machine}>
             <strong>{c.machine}</strong> {t("notifyEnded", { text: c.why })} <a href={href({ at: "notifications" })}>{t("notifications")}</a>
@@ -153,6 +145,14 @@ export const Home = ({ chosen, start, beside }: { chosen?: string | undefined; s
           </section>
         )}
         {!!machines?.length && <SessionList machines={machines} chosen={chosen} />}
+        {heard.map(
+          (h) =>
+            h.fault && (
+              <p class="note bad" role="status" key={h.relay + h.account}>
+                {h.fault.code == 4401 ? t("relayRefuses", { relay: new URL(h.relay).host, text: h.fault.text }) : t("relaySilent", { relay: new URL(h.relay).host })}
+              </p>
+            ),
+        )}
         {!!machines?.length && <h2>{t("machines")}</h2>}
         <ul class="list">
           {machines?.map((m) => {

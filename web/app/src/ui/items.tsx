@@ -110,11 +110,10 @@ const DiffView = ({ diff: d }: { diff: Diff }) => {
       <pre tabIndex={0} role="region" aria-label={oneLine(d.path)}>
         {d.hunks.map((h, i) => (
           <span key={i}>
-            {i > 0 && <span class="gap">⋯{"\n"}</span>}
+            {i > 0 && <span class="gap">⋯</span>}
             {h.lines.map((l, k) => (
               <span key={k} class={l[0] == "+" ? "add" : l[0] == "-" ? "del" : ""}>
                 {plain(l)}
-                {"\n"}
               </span>
             ))}
           </span>

@@ -5,7 +5,7 @@ import { ago, useWords } from "../i18n/index.js";
 import { connectionOf } from "../machines.js";
 import { href } from "../route.js";
 import type { Session } from "../sessions/model.js";
-import { arrange, matches, type Row } from "../sessions/order.js";
+import { arrange, matches, type Group, type Row } from "../sessions/order.js";
 import { knownOf, lookAt, request, watchSessions, type Known } from "../sessions/remote.js";
 import { oneLine } from "../sessions/plain.js";
 import type { MachineView } from "../store/db.js";
@@ -86,6 +86,19 @@ export const SessionList = ({ machines, chosen }: { machines: readonly MachineVi
   };
   const pull = usePull(() => void refresh());
 
+  const group = (g: Group) => (
+    <section key={g} class={`group ${g}`} aria-label={t(groupKeys[g])}>
+      <h2>
+        {t(groupKeys[g])} <span class="count">{order.get(g)!.length}</span>
+      </h2>
+      <ul class="list">
+        {order.get(g)!.map((r) => (
+          <SessionRow key={`${r.machine} ${r.session.id}`} row={r} now={now} several={machines.length > 1} chosen={chosen == `${r.machine} ${r.session.id}`} />
+        ))}
+      </ul>
+    </section>
+  );
+
   return (
     <div ref={pull.ref} class="sessions">
       <div class="pull" aria-hidden="true" style={{ height: `${busy ? 0 : pull.by}px` }}>
@@ -112,6 +125,7 @@ export const SessionList = ({ machines, chosen }: { machines: readonly MachineVi
       <p class="sr" role="status">
         {t("groupWaiting")}: {waiting}
       </p>
+      {order.has("waiting") && group("waiting")}
       {all.map((h) => (
         <MachineState key={h.machine.id} heard={h} now={now} />
       ))}
@@ -120,18 +134,7 @@ export const SessionList = ({ machines, chosen }: { machines: readonly MachineVi
           {t("listLoading", { machine: h.machine.machine })}
         </p>
       ))}
-      {[...order].map(([group, of]) => (
-        <section key={group} class={`group ${group}`} aria-label={t(groupKeys[group])}>
-          <h2>
-            {t(groupKeys[group])} <span class="count">{of.length}</span>
-          </h2>
-          <ul class="list">
-            {of.map((r) => (
-              <SessionRow key={`${r.machine} ${r.session.id}`} row={r} now={now} several={machines.length > 1} chosen={chosen == `${r.machine} ${r.session.id}`} />
-            ))}
-          </ul>
-        </section>
-      ))}
+      {[...order.keys()].filter((g) => g != "waiting").map(group)}
       {!shown.length && !loading.length && <p class="dim">{t(query || only ? "noMatch" : "noSessions")}</p>}
     </div>
   );

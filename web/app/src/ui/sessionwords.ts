@@ -24,8 +24,15 @@ export const sinceWords = (s: Status, now: number): string => (s.since === undef
 /** Colour beside the words. */
 export const statusMood = (s: Status): Mood => (s.state == "waiting" ? "bad" : s.state == "working" || s.state == "background" ? "busy" : s.state == "done" ? "up" : "off");
 
+/** A title that names the program and nothing else. */
+const NAMELESS = /^[^\p{L}]*(claude( code)?|(openai )?codex|gemini( cli)?|opencode|aider)[^\p{L}]*$/iu;
+const titleOf = (s: Session): string => {
+  const title = s.conversation ? oneLine(s.title) : "";
+  return NAMELESS.test(title) ? "" : title;
+};
+
 /** What a person calls it: a tool's name of its conversation, else the tmux session's. A shell's title is most often the computer's name. */
-export const nameOf = (s: Session): string => (s.conversation && oneLine(s.title)) || oneLine(s.name) || s.id;
+export const nameOf = (s: Session): string => titleOf(s) || oneLine(s.name) || s.id;
 
 /** The last two parts of a directory. */
 export const shortDir = (dir: string): string => {
@@ -34,7 +41,7 @@ export const shortDir = (dir: string): string => {
 };
 
 /** The tool, the directory. */
-export const whereOf = (s: Session): string => [s.conversation && oneLine(s.title) ? oneLine(s.name) : "", oneLine(s.tool), shortDir(s.dir)].filter(Boolean).join(" · ");
+export const whereOf = (s: Session): string => [titleOf(s) && oneLine(s.name), oneLine(s.tool), shortDir(s.dir)].filter(Boolean).join(" · ");
 
 export const sizeWords = (bytes: number): string => (bytes < 1000 ? `${bytes} B` : bytes < 1e6 ? `${Math.round(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
