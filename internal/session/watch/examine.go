@@ -166,7 +166,11 @@ func (p *pane) examine(ctx context.Context) {
 		// Drawn since, or read in motion: once more when it rests.
 		p.dueLocked(p.heard.Output.Add(settle), needScreen)
 	}
-	p.dueLocked(time.Now().Add(recheck), 0)
+	again := 0
+	if p.run.Facts.Known && p.sources.Ref.IsZero() && now.Sub(p.heard.Output) < lateFile {
+		again = needFiles
+	}
+	p.dueLocked(time.Now().Add(recheck), again)
 	if need != 0 {
 		// What the judge decides when nothing contradicts for a while.
 		p.dueLocked(time.Now().Add(judge.Hold+glance), 0)

@@ -43,6 +43,10 @@ const (
 	// recheck is how often the foreground of a quiet terminal is asked for: one
 	// read of a file.
 	recheck = 5 * time.Second
+	// lateFile is how long after a tool's last output its transcript is looked
+	// for: tools write it a while after they have answered, and no file of its
+	// that is there yet tells of it.
+	lateFile = time.Minute
 	// confirm is how often a status that only was confirmed is told.
 	confirm = 30 * time.Second
 	// codeWithin is how soon after a tool's end its shell tells the exit code.
