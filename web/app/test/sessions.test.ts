@@ -8,8 +8,6 @@ import { createClient, MAX_LINE, MAX_OPEN, type Follower } from "../src/sessions
 import { readPage, readRows, readSession, Refused, type Session } from "../src/sessions/model.js";
 import { arrange, matches, type Row } from "../src/sessions/order.js";
 import { longWord, oneLine, plain } from "../src/sessions/plain.js";
-import { askedOf } from "../src/ui/sessionwords.js";
-import { oneLine, plain } from "../src/sessions/plain.js";
 import { askedOf, nameOf } from "../src/ui/sessionwords.js";
 
 const vectors = JSON.parse(readFileSync("../../testdata/vectors/sessions/client.json", "utf8"));
