@@ -140,7 +140,7 @@ part("a line of 10 MB is cut, and all of it is a tap away", async () => {
   const tool = page.locator(".tool", { hasText: "cat large" });
   await tool.locator("summary").tap();
   assert.ok((await tool.locator("pre").last().innerText()).length < 40_000);
-  await tool.getByText(/Show all of it \(11\.1 MB\)/).waitFor();
+  await tool.getByText(/Show all of it \(1\d\.\d MB\)/).waitFor();
   await field().fill("the page still answers");
   assert.equal(await field().inputValue(), "the page still answers");
   await field().fill("");
