@@ -5,6 +5,7 @@ import (
 	"runtime/debug"
 
 	"holdfast/internal/console"
+	"holdfast/internal/webapp"
 )
 
 // version is set by the linker for a release; else the build's own data say it.
@@ -30,14 +31,19 @@ func buildVersion() (v, revision string) {
 
 type versionCommand struct{}
 
-// Run prints the version.
+// Run prints the version, and the digest of the page that this program serves,
+// which the page shows too.
 func (versionCommand) Run(a *console.App) error {
 	v, revision := buildVersion()
 	if a.JSON {
 		return a.Emit(map[string]string{
 			"version": v, "revision": revision, "go": runtime.Version(), "system": runtime.GOOS + "/" + runtime.GOARCH,
+			"page": webapp.Digest(),
 		})
 	}
 	a.Say("holdfast %s %s (%s, %s/%s)", v, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	if page := webapp.Digest(); page != "" {
+		a.Say("page %s", page)
+	}
 	return nil
 }
