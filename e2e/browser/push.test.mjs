@@ -207,6 +207,8 @@ test("turned off, nobody is called", async () => {
   await go("#/notifications");
   await page.getByRole("button", { name: "Turn off" }).tap();
   await page.locator('[data-push="off"]').waitFor();
+  await go("#/");
+  await until(() => !/notifies/.test(scene.holdfast(up, "doctor")), () => scene.holdfast(up, "doctor"), 30_000);
   await calm();
   await away();
   ask("desk", "Still there?");

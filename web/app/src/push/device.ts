@@ -8,7 +8,7 @@ import { knownOf, request } from "../sessions/remote.js";
 import type { MachineView } from "../store/db.js";
 import { createStore, type Store } from "../store/state.js";
 import { serviceWorkerUrl } from "../trusted.js";
-import { keepPushDevice, keepPushMachine, pushDevice, pushMachines, type PushDevice } from "./kept.js";
+import { dropPushMachine, keepPushDevice, keepPushMachine, pushDevice, pushMachines, type PushDevice } from "./kept.js";
 import { base64url } from "./message.js";
 import { setWanted } from "./start.js";
 
@@ -101,11 +101,25 @@ const inTurn = <T>(f: () => Promise<T>): Promise<T> => {
   return p;
 };
 
+/** Has every connected machine that was told call no more. One that is not connected is told when it is. */
+const take = async (machines: readonly MachineView[]): Promise<void> => {
+  const told = new Set((await pushMachines()).map((x) => x.id));
+  await Promise.all(
+    machines.map(async ({ id }) => {
+      if (!told.has(id) || !knownOf(id).value.live) return;
+      await request(id, "push-unsubscribe").then(() => dropPushMachine(id), () => undefined);
+      atMachine(id).set(undefined);
+    }),
+  );
+};
+
 /** Tells every connected machine what it does not know; quiet where it cannot. */
 export const sync = (machines: readonly MachineView[]): Promise<void> =>
   inTurn(async () => {
     const d = await pushDevice();
-    if (!d?.on || hindrance() || Notification.permission != "granted") return;
+    if (!d) return;
+    if (!d.on) return take(machines);
+    if (hindrance() || Notification.permission != "granted") return;
     const sub = await subscription(d.vapid);
     await Promise.all(machines.map((m) => give(m, d.vapid, sub, false).catch(() => undefined)));
   });
@@ -130,11 +144,8 @@ export const turnOff = (machines: readonly MachineView[]): Promise<void> =>
     setWanted(false);
     given.clear();
     if (d) await keepPushDevice({ ...d, on: false });
-    for (const m of machines) {
-      atMachine(m.id).set(undefined);
-      if (knownOf(m.id).value.features.includes("push-unsubscribe")) await request(m.id, "push-unsubscribe").catch(() => undefined);
-    }
-    // A machine that was not reached finds the subscription ended.
+    await take(machines);
+    // A machine that is not reached before it calls finds the subscription ended.
     const registration = await navigator.serviceWorker?.getRegistration();
     await (await registration?.pushManager.getSubscription())?.unsubscribe();
     for (const n of (await registration?.getNotifications()) ?? []) n.close();

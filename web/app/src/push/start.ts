@@ -9,21 +9,20 @@ import type { Shown } from "./show.js";
 
 const NAME = "holdfast.push";
 
-const load = (): boolean => {
+const load = (): string | null => {
   try {
-    return localStorage.getItem(NAME) == "on";
+    return localStorage.getItem(NAME);
   } catch {
-    return false;
+    return null;
   }
 };
 
 /** The person wants to be called on this device. */
-export const wanted = createStore(load());
+export const wanted = createStore(load() == "on");
 export const setWanted = (on: boolean): void => {
   wanted.set(on);
   try {
-    if (on) localStorage.setItem(NAME, "on");
-    else localStorage.removeItem(NAME);
+    localStorage.setItem(NAME, on ? "on" : "off");
   } catch {
     // A private window, which has no notifications either.
   }
@@ -66,7 +65,8 @@ export const startPush = (): void => {
     const now = knownOf(id).value.live;
     if (now == !!live.get(id)) return;
     live.set(id, now);
-    if (now && wanted.value) void tell().catch(() => undefined);
+    // Also where they were turned off while a machine was not connected.
+    if (now && load()) void tell().catch(() => undefined);
   };
   const machines = () => {
     for (const m of known.value ?? [])
