@@ -99,8 +99,9 @@ func New(o Options) (*Here, error) {
 		Files: files{h.uploads}, Starter: starter{h}, Looks: &h.looks,
 	}
 	if o.Push != nil {
+		// A damaged file takes the calls away, not the sessions.
 		if err := h.callers(*o.Push); err != nil {
-			return nil, err
+			o.Log.Error("devices are not notified", "err", err)
 		}
 	}
 	h.ctx, h.cancel = context.WithCancel(context.Background())

@@ -26,14 +26,16 @@ type PushOptions struct {
 
 // callers reads whom to call.
 func (h *Here) callers(o PushOptions) error {
-	h.sender = webpush.NewClient(o.Proxy)
+	sender := webpush.NewClient(o.Proxy)
 	p, err := push.New(push.Options{
 		File: filepath.Join(h.o.StateDir, state.PushFile), Looking: h.looks.looking, Known: o.Known,
-		Send: h.sender.Send, Log: h.o.Log,
+		Send: sender.Send, Log: h.o.Log,
 	})
 	if err != nil {
+		sender.Close()
 		return err
 	}
+	h.sender = sender
 	h.push, h.backend.Push, h.looks.away = p, p, p.LookedAway
 	return nil
 }
