@@ -9,7 +9,7 @@ import { readFileSync, rmSync } from "node:fs";
 import { connect, createServer } from "node:net";
 import { join } from "node:path";
 import { after, afterEach, beforeEach, test } from "node:test";
-import { closeBrowser, device, FIELD, figure, line, machineId, pair, PHONE, prompt, run, Scene, shell, shows, sleep, text, tmux, until } from "./lib.mjs";
+import { closeBrowser, device, FIELD, figure, line, machineId, pair, PHONE, prompt, run, Scene, shell, shows, sleep, text, tmux, until, withCamera } from "./lib.mjs";
 
 let scene;
 beforeEach(() => {
@@ -84,6 +84,28 @@ test("expired, used, foreign, tampered and cut links each say so", { timeout: 12
   await page.locator("textarea.link").fill((await up.link()).replace(/(.{60})/g, "$1\n"));
   await page.locator("button", { hasText: /^Pair$/ }).tap();
   await page.waitForURL(/#\/m\//, { timeout: 30_000 });
+});
+
+test("the page scans the code of a link itself", async () => {
+  const up = await scene.up();
+  const link = await up.link();
+  const { default: encodeQR } = await import("../../web/app/node_modules/qr/index.js");
+  const d = await device(scene, PHONE, await withCamera(scene, encodeQR(link, "raw", { ecc: "low", border: 2 })));
+  await d.context.grantPermissions(["camera"]);
+  await d.page.goto(`${up.url}/#/pair`);
+  await d.page.getByText("Scan").tap();
+  await d.page.waitForURL(/#\/m\//, { timeout: 30_000 });
+  await phase(d.page, "up");
+});
+
+test("a camera that is refused is said, and the link can be pasted", async () => {
+  const up = await scene.up();
+  const d = await device(scene);
+  await d.page.goto(`${up.url}/#/pair`);
+  await d.page.evaluate(() => (navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException("no", "NotAllowedError"))));
+  await d.page.getByText("Scan").tap();
+  await d.page.waitForSelector("main .note");
+  assert.ok(await d.page.locator("textarea.link").isVisible());
 });
 
 test("somebody with the link's address and another key gets nothing", async () => {

@@ -32,9 +32,18 @@ export class Scene {
     this.#undo.push(f);
   }
   async end() {
-    for (const f of this.#undo.reverse()) await f();
+    // One that throws must not leave the others' processes running.
+    const faults = [];
+    for (const f of this.#undo.reverse()) {
+      try {
+        await f();
+      } catch (e) {
+        faults.push(e);
+      }
+    }
     this.#undo = [];
     rmSync(this.dir, { recursive: true, force: true, maxRetries: 5, retryDelay: 200 });
+    if (faults.length) throw faults[0];
   }
   env() {
     return {
@@ -165,9 +174,21 @@ export const closeBrowser = async () => {
 export const PHONE = { viewport: { width: 360, height: 800 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true, userAgent: "Mozilla/5.0 (Linux; Android 15; Pixel 9) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/146.0.0.0 Mobile Safari/537.36" };
 export const DESKTOP = { viewport: { width: 1280, height: 800 } };
 
+/** A browser whose camera sees a picture: rows of cells, true for black. */
+export const withCamera = async (scene, cells) => {
+  const side = 480, scale = Math.floor(side / (cells.length + 8)), margin = (side - scale * cells.length) >> 1;
+  const dark = (x, y) => cells[Math.floor((y - margin) / scale)]?.[Math.floor((x - margin) / scale)];
+  const luma = Buffer.from(Array.from({ length: side * side }, (_, i) => (dark(i % side, Math.floor(i / side)) ? 16 : 235)));
+  const file = join(scene.dir, "camera.y4m");
+  writeFileSync(file, Buffer.concat([Buffer.from(`YUV4MPEG2 W${side} H${side} F10:1 Ip A1:1 C420jpeg\nFRAME\n`), luma, Buffer.alloc(side * side / 2, 128)]));
+  const own = await chromium.launch({ executablePath: CHROMIUM, args: [...flags, "--use-fake-device-for-media-stream", `--use-file-for-fake-video-capture=${file}`] });
+  scene.later(() => own.close());
+  return own;
+};
+
 /** A browser of one person, fresh; errors on its console fail the test that ends it. */
-export const device = async (scene, profile = PHONE) => {
-  const context = await (await launch()).newContext({ locale: "en-US", ...profile });
+export const device = async (scene, profile = PHONE, from = undefined) => {
+  const context = await (from ?? (await launch())).newContext({ locale: "en-US", ...profile });
   const page = await context.newPage();
   const d = { context, page, faults: [], requests: [] };
   const watch = (p) => {

@@ -109,7 +109,7 @@ export const en = {
   pairName: "This device's name",
   pairScan: "Scan the code",
   pairScanStop: "Stop scanning",
-  pairNoScanner: "This browser cannot read codes in a page: open the camera app and scan there, or paste the link.",
+  pairNoScanner: "This browser gives pages no camera here: open the camera app and scan there, or paste the link.",
   pairCameraRefused: "The camera was not given: paste the link instead.",
   pairGo: "Pair",
   pairKey: "Making this device's key…",

@@ -102,7 +102,7 @@ export const ja: Words = {
   pairName: "この端末の名前",
   pairScan: "コードを読み取る",
   pairScanStop: "読み取りをやめる",
-  pairNoScanner: "このブラウザーはページ内でコードを読み取れません。カメラアプリで読み取るか、リンクを貼り付けてください。",
+  pairNoScanner: "このブラウザーではページからカメラを使えません。カメラアプリで読み取るか、リンクを貼り付けてください。",
   pairCameraRefused: "カメラを使えません。リンクを貼り付けてください。",
   pairGo: "ペアリング",
   pairKey: "この端末の鍵を作成中…",

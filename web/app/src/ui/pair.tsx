@@ -100,7 +100,7 @@ export const PairScreen = () => {
                 <button class="grow" disabled={!link.trim()}>
                   {t("pairGo")}
                 </button>
-                {"BarcodeDetector" in globalThis && (
+                {canScan() && (
                   <button type="button" class="second" onClick={() => setScanning(!scanning)}>
                     {t(scanning ? "pairScanStop" : "pairScan")}
                   </button>
@@ -115,7 +115,7 @@ export const PairScreen = () => {
                 }}
               />
             ) : (
-              !("BarcodeDetector" in globalThis) && <p class="dim">{t("pairNoScanner")}</p>
+              !canScan() && <p class="dim">{t("pairNoScanner")}</p>
             )}
           </>
         )}
@@ -127,7 +127,20 @@ export const PairScreen = () => {
 interface Detector {
   detect(from: HTMLVideoElement): Promise<{ rawValue: string }[]>;
 }
-declare const BarcodeDetector: new (o: { formats: string[] }) => Detector;
+interface Detectors {
+  new (o: { formats: "qr_code"[] }): Detector;
+  getSupportedFormats(): Promise<readonly string[]>;
+}
+
+const canScan = () => !!navigator.mediaDevices?.getUserMedia;
+
+/** The browser's own reader of codes where it has one, as Chrome on Android; else one that is loaded. */
+const detector = async (): Promise<Detector> => {
+  const own = (globalThis as { BarcodeDetector?: Detectors }).BarcodeDetector;
+  const formats: readonly string[] | undefined = await own?.getSupportedFormats().catch(() => []);
+  const C: Detectors = own && formats?.includes("qr_code") ? own : (await import("qr/decode.js")).BarcodeDetector;
+  return new C({ formats: ["qr_code"] });
+};
 
 /** So often a picture is looked at: a code is held still for longer. */
 const LOOK = 200;
@@ -146,9 +159,9 @@ const Scanner = ({ onFound }: { onFound: (text: string) => void }) => {
         if (over) return stop();
         video.current!.srcObject = stream;
         await video.current!.play();
-        const detector = new BarcodeDetector({ formats: ["qr_code"] });
+        const reader = await detector();
         const look = async () => {
-          const codes = await detector.detect(video.current!).catch(() => []);
+          const codes = await reader.detect(video.current!).catch(() => []);
           const found = codes.find((c) => c.rawValue.includes("#hf"));
           if (over) return;
           if (found) return onFound(found.rawValue);
