@@ -289,12 +289,29 @@ func (o *outputMeter) more(b []byte, n int) int {
 	return n
 }
 
-// quiet reports whether everything written so far was read: nothing came for
-// quietAfterExit to a reader that was waiting for it.
-func (o *outputMeter) quiet() bool {
+// quiet reports whether everything written until a moment was read: nothing came
+// for quietAfterExit since then to a reader that was waiting for it. That it has
+// waited for long before says nothing: what was written last may lie there while
+// the reader has not got to run yet.
+func (o *outputMeter) quiet(until time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.ended || !o.waiting.IsZero() && time.Since(o.waiting) >= quietAfterExit
+	if o.waiting.After(until) {
+		until = o.waiting
+	}
+	return o.ended || !o.waiting.IsZero() && time.Since(until) >= quietAfterExit
+}
+
+// readable reports whether there is something to read in a terminal.
+func readable(f *os.File) bool {
+	some := false
+	err := withFd(f, func(fd int) error {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		_, err := unix.Poll(p, 0)
+		some = p[0].Revents&unix.POLLIN != 0
+		return err
+	})
+	return err == nil && some
 }
 
 // setSize does without package pty, which would put the file back into blocking
@@ -343,9 +360,10 @@ func (p *Process) DrainTerminal(stop <-chan struct{}) {
 	if p.output == nil {
 		return
 	}
+	exited := time.Now()
 	tick := time.NewTicker(quietAfterExit / 4)
 	defer tick.Stop()
-	for !p.output.quiet() {
+	for !p.output.quiet(exited) || readable(p.master) {
 		select {
 		case <-tick.C:
 		case <-stop:

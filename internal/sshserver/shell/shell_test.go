@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
@@ -390,5 +391,49 @@ func TestAnEchoIsNotGathered(t *testing.T) {
 	}
 	if n, err := o.Read(b); n != 2*4095+3 || err != nil || term.asked != 1 {
 		t.Errorf("a flood: %d bytes, %v, waited %d times", n, err, term.asked)
+	}
+}
+
+// What a shell wrote last is read although the reader had waited for long when
+// the shell ended, and has not got to run since.
+func TestLastOutputIsAwaited(t *testing.T) {
+	exited := time.Now()
+	o := &outputMeter{waiting: exited.Add(-time.Hour)}
+	if o.quiet(exited) {
+		t.Error("quiet at the very moment of the end")
+	}
+	if !o.quiet(exited.Add(-quietAfterExit)) {
+		t.Error("not quiet although nothing came since the end")
+	}
+	if o.waiting = time.Now(); o.quiet(exited.Add(-quietAfterExit)) {
+		t.Error("quiet although something was just read")
+	}
+	if o.waiting = (time.Time{}); o.quiet(exited.Add(-time.Hour)) {
+		t.Error("quiet although nobody reads")
+	}
+
+	master, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	defer tty.Close()
+	if readable(master) {
+		t.Error("a new terminal has something to read")
+	}
+	if _, err := tty.WriteString("last"); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); !readable(master); {
+		if time.Now().After(end) {
+			t.Fatal("what was written is not there")
+		}
+	}
+	if _, err := master.Read(make([]byte, 10)); err != nil || readable(master) {
+		t.Error("something is left after it was read", err)
+	}
+	tty.Close()
+	if readable(master) {
+		t.Error("a terminal that ended has something to read")
 	}
 }
