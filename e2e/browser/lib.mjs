@@ -225,7 +225,8 @@ export const machineId = (page) => /#\/m\/([\w-]+)/.exec(page.url())[1];
 export const shell = async (d, ready = /\$ ?$/) => {
   const { page } = d;
   await page.evaluate((id) => (location.hash = `#/m/${id}/shell`), machineId(page));
-  await page.waitForSelector('.screen[data-phase="open"]', { timeout: 20_000 });
+  const seen = () => page.evaluate(() => `${document.querySelector(".screen")?.dataset.phase}: ${document.body.innerText}`);
+  await until(() => page.$('.screen[data-phase="open"]'), seen, 20_000);
   await shows(page, ready);
 };
 
