@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,11 +49,17 @@ func (p *pane) choose(name string) {
 	p.keys("g")
 	for range 50 {
 		lines := strings.Split(p.screen(), "\n")
-		if i := lineWith(lines, name); i >= 0 && strings.HasPrefix(lines[i], ">") {
+		at, chosen := lineWith(lines, name), slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, ">") })
+		switch {
+		case at >= 0 && at == chosen:
 			return
+		case at < 0 || chosen < 0: // not drawn yet
+		case at > chosen:
+			p.keys("Down")
+		default: // a slow screen was gone past
+			p.keys("Up")
 		}
-		p.keys("Down")
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 	}
 	p.d.t.Fatalf("%s cannot be chosen:\n%s", name, p.screen())
 }

@@ -9,7 +9,6 @@ package sources
 
 import (
 	"log/slog"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -136,13 +135,6 @@ func (r *Reader) Mark(f proc.Facts, s Sources) string {
 	case "claude": // writes when it began to wait
 		if rec, err := registry.Claude(r.configDir(s), f.PID, ""); err == nil && rec.State == session.Waiting {
 			return strconv.FormatInt(rec.StatusAt.UnixMilli(), 10)
-		}
-	case "codex": // writes what came of one request before it makes the next
-		if s.Ref.IsZero() {
-			return ""
-		}
-		if info, err := os.Stat(s.Ref.Path); err == nil {
-			return strconv.FormatInt(info.Size(), 10)
 		}
 	}
 	return ""

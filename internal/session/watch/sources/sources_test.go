@@ -38,21 +38,16 @@ func TestMarksTellDialogsApart(t *testing.T) {
 		t.Errorf("two dialogs have the mark %q", first)
 	}
 
+	// Codex goes on writing while its dialog is open: the length of its transcript
+	// would give one dialog a digest after the other.
 	rollout := filepath.Join(home, "rollout.jsonl")
 	codex := proc.Facts{Tool: "codex", Known: true}
-	ref := Sources{Ref: conversation.Ref{Tool: "codex", Path: rollout}}
-	if got := r.Mark(codex, ref); got != "" {
-		t.Errorf("without a file: %q", got)
-	}
-	last := ""
 	for _, records := range []string{"{}\n", "{}\n{}\n"} {
 		if err := os.WriteFile(rollout, []byte(records), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got := r.Mark(codex, ref)
-		if got == last || got != r.Mark(codex, ref) {
-			t.Errorf("after %q: %q, before %q", records, got, last)
+		if got := r.Mark(codex, Sources{Ref: conversation.Ref{Tool: "codex", Path: rollout}}); got != "" {
+			t.Errorf("after %q: mark %q", records, got)
 		}
-		last = got
 	}
 }
