@@ -49,7 +49,8 @@ func (p *pane) choose(name string) {
 	p.keys("g")
 	for range 50 {
 		lines := strings.Split(p.screen(), "\n")
-		at, chosen := lineWith(lines, name), slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, ">") })
+		// A row of another session may hold the name in what it says.
+		at, chosen := lineWith(lines, "  "+name+"  "), slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, ">") })
 		switch {
 		case at >= 0 && at == chosen:
 			return
