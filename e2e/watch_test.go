@@ -46,21 +46,31 @@ func lineWith(lines []string, text string) int {
 // choose moves to the row of a session.
 func (p *pane) choose(name string) {
 	p.d.t.Helper()
-	p.keys("g")
-	for range 50 {
+	where := func() (chosen, at int) {
 		lines := strings.Split(p.screen(), "\n")
 		// A row of another session may hold the name in what it says.
-		at, chosen := lineWith(lines, "  "+name+"  "), slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, ">") })
+		return slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, ">") }), lineWith(lines, "  "+name+"  ")
+	}
+	for start := time.Now(); time.Since(start) < patience; {
+		chosen, at := where()
 		switch {
-		case at >= 0 && at == chosen:
-			return
 		case at < 0 || chosen < 0: // not drawn yet
+			time.Sleep(50 * time.Millisecond)
+			continue
+		case at == chosen:
+			return
 		case at > chosen:
 			p.keys("Down")
-		default: // a slow screen was gone past
+		default:
 			p.keys("Up")
 		}
-		time.Sleep(100 * time.Millisecond)
+		// The next key waits until this one shows: it must not be gone past.
+		for range 40 {
+			if now, _ := where(); now != chosen {
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
 	}
 	p.d.t.Fatalf("%s cannot be chosen:\n%s", name, p.screen())
 }
@@ -104,19 +114,9 @@ func TestTheListAsAScreen(t *testing.T) {
 		})
 	})
 	d.part("a reply", func(t *testing.T) {
-		// Rows move while what runs in them changes, this list's own among them.
-		later.untilIs("idle", "done")
-		l, _ := later.now()
-		for range 20 {
-			screen.choose("later")
-			screen.keys("r")
-			screen.shows("reply to")
-			if strings.Contains(screen.screen(), "reply to "+l.ID) || strings.Contains(screen.screen(), "reply to later") || strings.Contains(screen.screen(), "/"+l.ID+":") {
-				break
-			}
-			screen.keys("Escape")
-			time.Sleep(300 * time.Millisecond)
-		}
+		screen.choose("later")
+		screen.keys("r")
+		screen.shows("reply to")
 		screen.keys("echo", "Space", "日本語", "Enter")
 		later.shows("\n日本語")
 		screen.shows("accepted")

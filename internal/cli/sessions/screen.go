@@ -56,6 +56,9 @@ const (
 	choosing      // an option of a dialog is chosen
 )
 
+// ended is said where a reply or an answer has nobody left to go to.
+const ended = "the session has ended; nothing was sent"
+
 // Messages.
 type (
 	noteMsg   string
@@ -152,7 +155,11 @@ func (m *model) arrange() {
 			return
 		}
 	}
-	m.move(0)
+	// What is being written or answered stays with its session, and never goes to
+	// the one that took its row.
+	if m.mode != writing && m.mode != choosing {
+		m.move(0)
+	}
 }
 
 func (m *model) move(by int) {
@@ -162,14 +169,16 @@ func (m *model) move(by int) {
 	}
 }
 
-// chosen is the session that keys are about.
+// chosen is the session that keys are about, also where it is no row any more.
+// It reports false when there is none, or it has ended.
 func (m *model) chosen() (source.Target, *source.Link, bool) {
-	if m.at >= len(m.rows) {
-		return source.Target{}, nil, false
+	u := m.machines[m.onName]
+	for _, s := range u.Sessions {
+		if s.ID == m.on {
+			return source.Target{Source: u.Source, Session: s, Link: u.Link}, u.Link, true
+		}
 	}
-	r := m.rows[m.at]
-	u := m.machines[r.Machine]
-	return source.Target{Source: u.Source, Session: r.Session, Link: u.Link}, u.Link, true
+	return source.Target{}, nil, false
 }
 
 func (m *model) key(k tea.KeyPressMsg) tea.Cmd {
@@ -229,14 +238,15 @@ func (m *model) writeKey(k tea.KeyPressMsg) tea.Cmd {
 		m.mode = listing
 	case "enter":
 		text := string(m.input)
-		m.mode = listing
 		if strings.TrimSpace(text) == "" {
+			m.mode = listing
 			return nil
 		}
 		t, l, ok := m.chosen()
 		if !ok {
-			return nil
+			return nil // the foot says that it has ended
 		}
+		m.mode = listing
 		secret := t.Session.Status.Kind == session.Password && t.Session.Status.State == session.Waiting
 		return m.act(t, l, proto.OpReply, proto.Reply{Session: t.Session.ID, Key: rand.Text(), Text: text, Secret: secret})
 	case "backspace":
@@ -282,6 +292,7 @@ func (m *model) chooseKey(k tea.KeyPressMsg) tea.Cmd {
 			m.mode = listing
 			t, l, ok := m.chosen()
 			if !ok {
+				m.note = ended
 				return nil
 			}
 			return m.act(t, l, proto.OpApprove, proto.Approve{Session: t.Session.ID, Digest: m.digest, Option: o.ID, Key: rand.Text()})
@@ -514,8 +525,11 @@ func (m *model) foot() []string {
 	note := m.note
 	switch m.mode {
 	case writing:
-		t, _, _ := m.chosen()
+		t, _, ok := m.chosen()
 		shown := string(m.input)
+		if !ok {
+			return []string{ended + ": " + source.Plain(shown, 2000), "esc leaves"}
+		}
 		if t.Session.Status.Kind == session.Password {
 			shown = strings.Repeat("*", len(m.input))
 		}

@@ -215,6 +215,40 @@ func TestADialogThatChangedIsNotAnsweredByOldKeys(t *testing.T) {
 	}
 }
 
+// A reply goes to the session that it was begun for, or nowhere: never to the one
+// that took its row.
+func TestAReplyStaysWithItsSession(t *testing.T) {
+	m := list(t, 100, 20)
+	m.list.Waiting = true
+	asks, other := one("a:%1", "asks", session.Waiting, time.Hour), one("a:%2", "other", session.Waiting, time.Minute)
+	m.tells("mini", asks, other)
+	for m.on != "a:%1" {
+		press(m, "down")
+	}
+	press(m, "r", "h", "i")
+
+	// Answered elsewhere, it is no row any more, and still meant.
+	asks.Status.State = session.Working
+	m.tells("mini", asks, other)
+	if to, _, ok := m.chosen(); !ok || to.Session.ID != "a:%1" || !strings.Contains(m.foot()[0], to.Name()) {
+		t.Errorf("the reply is for %q, %v: %q", to.Session.ID, ok, m.foot())
+	}
+
+	// Gone, nothing is sent, and what was written stays to be read.
+	m.tells("mini", other)
+	if _, _, ok := m.chosen(); ok {
+		t.Error("the reply is for another session")
+	}
+	if cmd := press(m, "enter"); cmd != nil || m.mode != writing || !strings.Contains(m.foot()[0], "nothing was sent: hi") {
+		t.Errorf("enter: %v, mode %v, %q", cmd, m.mode, m.foot())
+	}
+	press(m, "esc")
+	m.tells("mini", other)
+	if to, _, ok := m.chosen(); !ok || to.Session.ID != "a:%2" {
+		t.Errorf("the choice afterwards is %q, %v", to.Session.ID, ok)
+	}
+}
+
 func TestAPasswordIsNotShown(t *testing.T) {
 	m := list(t, 80, 24)
 	s := one("a:%1", "one", session.Waiting, time.Minute)
