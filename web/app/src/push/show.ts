@@ -39,8 +39,10 @@ export const show = async (registration: Registration, text: string | undefined,
   const words = /^ja\b/i.test(language) ? pushJa : pushEn;
   const say = (key: keyof typeof pushEn, values: Record<string, string | number> = {}): string => words[key].replace(/\{(\w+)\}/g, (_, n: string) => String(values[n] ?? ""));
   const m = readMessage(text);
+  // Without an icon: the browser would fetch it first, and show nothing for as long
+  // as the path to the page's server is dead.
   const put = (title: string, body: string, tag: string, data: Shown, quiet = false) =>
-    registration.showNotification(title, { body, tag, data, lang: words == pushJa ? "ja" : "en", icon: "icon.svg", renotify: !quiet, silent: quiet, timestamp: Date.now() });
+    registration.showNotification(title, { body, tag, data, lang: words == pushJa ? "ja" : "en", renotify: !quiet, silent: quiet, timestamp: Date.now() });
   if (!m) return put("Holdfast", say("pushSome"), "holdfast", { as: "", name: "", done: false, hash: "#/" });
 
   const machine = (await pushMachines().catch(() => [])).find((x) => x.as == m.as);
