@@ -3,8 +3,8 @@
 
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { deflateSync, crc32 } from "node:zlib";
 import { DESKTOP, device, pair, PHONE, Scene, sleep, until } from "./lib.mjs";
+import { png } from "../../web/app/build/png.mjs";
 import { createDesk } from "./tools.mjs";
 
 /** A small chart, as a tool would make one. */
@@ -19,19 +19,7 @@ const chart = () => {
       if (x % 30 > 5 && h - y < high) rows.set([0x00, 0x70 + bar * 8, 0x5a + bar * 12], y * (1 + w * 3) + 1 + x * 3);
     }
   }
-  const chunk = (kind, data) => {
-    const body = Buffer.concat([Buffer.from(kind), data]);
-    const out = Buffer.alloc(body.length + 8);
-    out.writeUInt32BE(data.length);
-    body.copy(out, 4);
-    out.writeUInt32BE(crc32(body), body.length + 4);
-    return out;
-  };
-  const head = Buffer.alloc(13);
-  head.writeUInt32BE(w, 0);
-  head.writeUInt32BE(h, 4);
-  head.set([8, 2], 8);
-  return Buffer.concat([Buffer.from("\x89PNG\r\n\x1a\n", "latin1"), chunk("IHDR", head), chunk("IDAT", deflateSync(rows)), chunk("IEND", Buffer.alloc(0))]);
+  return png(w, h, rows);
 };
 
 /** take(page, name) writes a picture. */

@@ -1,9 +1,7 @@
 package here
 
 import (
-	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -20,18 +18,8 @@ import (
 // tmux itself would choose. Its person has a login shell that knows one tool.
 func emptyDesk(t *testing.T) *desk {
 	t.Helper()
-	if _, err := exec.LookPath("tmux"); err != nil {
-		if os.Getenv("HOLDFAST_TEST_ALL") == "1" {
-			t.Fatalf("tmux is needed: %v", err)
-		}
-		t.Skip("tmux is not installed")
-	}
-	dir, err := os.MkdirTemp("", "hf")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	d := &desk{t: t, dir: dir, socket: filepath.Join(dir, "tmux-"+strconv.Itoa(os.Getuid()), "default"), log: filepath.Join(dir, "log")}
+	d := bareDesk(t, filepath.Join("tmux-"+strconv.Itoa(os.Getuid()), "default"))
+	dir := d.dir
 	write := func(name, text string, mode os.FileMode) {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), mode); err != nil {
 			t.Fatal(err)
@@ -43,16 +31,7 @@ func emptyDesk(t *testing.T) *desk {
 	write("bin/aider", "#!/bin/sh\n{ pwd; env; } >\"$HOME/log\"\nsleep 1\n", 0o700)
 	write(".profile", "PATH=\"$HOME/bin:$PATH\"\nPS1='ready> '\n", 0o600)
 	environ := append(os.Environ(), "TMUX_TMPDIR="+dir, "HOME="+dir, "SHELL=/bin/sh", "ENV=", "CLAUDECODE=1", "TMUX=/nowhere,1,0")
-	t.Cleanup(func() { exec.Command("tmux", "-S", d.socket, "kill-server").Run() })
-	d.here, err = New(Options{
-		StateDir: filepath.Join(dir, "state"), Home: dir, Environ: environ, Machine: "mini", Program: "test",
-		Sockets: []string{d.socket}, Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(d.here.Close)
-	d.device = d.connect()
+	d.open(environ)
 	return d
 }
 

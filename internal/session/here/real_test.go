@@ -33,6 +33,16 @@ type desk struct {
 
 func newDesk(t *testing.T) *desk {
 	t.Helper()
+	d := bareDesk(t, "s")
+	d.tmux("-f", os.DevNull, "new-session", "-d", "-x", "100", "-y", "30", "-s", "base", "exec sleep 600")
+	d.open(os.Environ())
+	return d
+}
+
+// bareDesk is a place for a tmux server with a socket of that name, which ends
+// with the test. Without tmux a bare go test skips, a full run fails.
+func bareDesk(t *testing.T, socket string) *desk {
+	t.Helper()
 	if _, err := exec.LookPath("tmux"); err != nil {
 		if os.Getenv("HOLDFAST_TEST_ALL") == "1" {
 			t.Fatalf("tmux is needed: %v", err)
@@ -45,19 +55,24 @@ func newDesk(t *testing.T) *desk {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	d := &desk{t: t, dir: dir, socket: filepath.Join(dir, "s"), log: filepath.Join(dir, "log")}
-	d.tmux("-f", os.DevNull, "new-session", "-d", "-x", "100", "-y", "30", "-s", "base", "exec sleep 600")
+	d := &desk{t: t, dir: dir, socket: filepath.Join(dir, socket), log: filepath.Join(dir, "log")}
 	t.Cleanup(func() { exec.Command("tmux", "-S", d.socket, "kill-server").Run() })
+	return d
+}
+
+// open watches the desk's server, and connects a device.
+func (d *desk) open(environ []string) {
+	d.t.Helper()
+	var err error
 	d.here, err = New(Options{
-		StateDir: filepath.Join(dir, "state"), Home: dir, Environ: os.Environ(), Machine: "mini", Program: "test",
+		StateDir: filepath.Join(d.dir, "state"), Home: d.dir, Environ: environ, Machine: "mini", Program: "test",
 		Sockets: []string{d.socket}, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
-		t.Fatal(err)
+		d.t.Fatal(err)
 	}
-	t.Cleanup(d.here.Close)
+	d.t.Cleanup(d.here.Close)
 	d.device = d.connect()
-	return d
 }
 
 // connect opens a device of its own.

@@ -3,7 +3,7 @@
 // differ and the same sources must give the same page.
 
 import { writeFileSync } from "node:fs";
-import { crc32, deflateSync } from "node:zlib";
+import { png } from "./png.mjs";
 
 const GREEN = [0x00, 0x70, 0x5a];
 /** In the 64 units of icon.svg. */
@@ -43,19 +43,7 @@ const draw = (size, full) => {
     }
     rows.push(row);
   }
-  const chunk = (kind, data) => {
-    const body = Buffer.concat([Buffer.from(kind), data]);
-    const out = Buffer.alloc(body.length + 8);
-    out.writeUInt32BE(data.length);
-    body.copy(out, 4);
-    out.writeUInt32BE(crc32(body), body.length + 4);
-    return out;
-  };
-  const head = Buffer.alloc(13);
-  head.writeUInt32BE(size, 0);
-  head.writeUInt32BE(size, 4);
-  head.set([8, 6], 8); // 8 bits each of red, green, blue and alpha
-  return Buffer.concat([Buffer.from("\x89PNG\r\n\x1a\n", "latin1"), chunk("IHDR", head), chunk("IDAT", deflateSync(Buffer.concat(rows), { level: 9 })), chunk("IEND", Buffer.alloc(0))]);
+  return png(size, size, Buffer.concat(rows), true);
 };
 
 for (const [name, size, full] of [["icon-192", 192, false], ["icon-512", 512, false], ["icon-mask", 512, true], ["icon-touch", 180, true]]) writeFileSync(`public/${name}.png`, draw(size, full));

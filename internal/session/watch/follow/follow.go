@@ -31,8 +31,9 @@ const (
 	listGap = 300 * time.Millisecond
 	// identifyEvery is how often the server's options are read again.
 	identifyEvery = 30 * time.Second
-	// maxFollows bounds the control clients of one server. Each is a process of
-	// about 3 MB, most of it shared; a quiet one costs no time.
+	// maxFollows bounds the control clients of one server. Each is three
+	// descriptors, or from tmux 3.7 on a process of about 3 MB, most of it shared; a
+	// quiet one costs no time.
 	maxFollows = 100
 	// silentRetry is the longest pause before a silent server is asked again.
 	silentRetry = 15 * time.Second

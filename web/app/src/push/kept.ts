@@ -2,6 +2,8 @@
 // worker, which shows them while no page is open. A database of its own, as that
 // of the sessions is.
 
+import { database } from "../store/database.js";
+
 export interface PushDevice {
   /** The person wants to be called. */
   on: boolean;
@@ -17,38 +19,12 @@ export interface PushMachine {
   as: string;
 }
 
-const NAME = "holdfast.push";
-const VERSION = 1;
-
-const open = (): Promise<IDBDatabase> =>
-  new Promise((resolve, reject) => {
-    const r = indexedDB.open(NAME, VERSION);
-    r.onupgradeneeded = () => {
-      r.result.createObjectStore("device");
-      r.result.createObjectStore("machines", { keyPath: "id" });
-      r.result.createObjectStore("shown");
-      r.result.createObjectStore("counts");
-    };
-    r.onsuccess = () => resolve(r.result);
-    r.onerror = r.onblocked = () => reject(r.error);
-  });
-
-type Name = "device" | "machines" | "shown" | "counts";
-
-/** Opened for each act: the service worker lives for seconds. */
-const run = async <T>(store: Name, mode: IDBTransactionMode, act: (s: IDBObjectStore) => IDBRequest<T>): Promise<T> => {
-  const db = await open();
-  try {
-    return await new Promise<T>((resolve, reject) => {
-      const t = db.transaction(store, mode);
-      const r = act(t.objectStore(store));
-      t.oncomplete = () => resolve(r.result);
-      t.onabort = t.onerror = () => reject(t.error);
-    });
-  } finally {
-    db.close();
-  }
-};
+const run = database<"device" | "machines" | "shown" | "counts">("holdfast.push", 1, (db) => {
+  db.createObjectStore("device");
+  db.createObjectStore("machines", { keyPath: "id" });
+  db.createObjectStore("shown");
+  db.createObjectStore("counts");
+});
 
 export const pushDevice = (): Promise<PushDevice | undefined> => run("device", "readonly", (s) => s.get("device"));
 export const keepPushDevice = (d: PushDevice): Promise<unknown> => run("device", "readwrite", (s) => s.put(d, "device"));

@@ -2,6 +2,7 @@
 // and drafts. A database of its own: an older page in another tab never holds it
 // up, and losing all of it loses nothing that a machine does not know.
 
+import { database } from "../store/database.js";
 import type { Session } from "./model.js";
 
 export interface KeptList {
@@ -9,8 +10,6 @@ export interface KeptList {
   sessions: Session[];
 }
 
-const NAME = "holdfast.sessions";
-const VERSION = 1;
 /** A list is kept that long; what is older says nothing any more. */
 const KEEP = 30 * 24 * 3600e3;
 /** A machine with more sessions has its newest kept. */
@@ -18,42 +17,13 @@ const MAX_KEPT = 300;
 /** As long as a reply may be. */
 export const MAX_DRAFT = 256 << 10;
 
-let opened: Promise<IDBDatabase> | undefined;
-
-const open = (): Promise<IDBDatabase> =>
-  (opened ??= new Promise<IDBDatabase>((resolve, reject) => {
-    const r = indexedDB.open(NAME, VERSION);
-    r.onupgradeneeded = () => {
-      r.result.createObjectStore("lists");
-      r.result.createObjectStore("drafts");
-    };
-    r.onsuccess = () => {
-      r.result.onversionchange = r.result.onclose = () => {
-        r.result.close();
-        opened = undefined;
-      };
-      resolve(r.result);
-    };
-    r.onerror = r.onblocked = () => reject(r.error);
-  }).catch((e) => {
-    opened = undefined;
-    throw e;
-  }));
+const act = database<"lists" | "drafts">("holdfast.sessions", 1, (db) => {
+  db.createObjectStore("lists");
+  db.createObjectStore("drafts");
+});
 
 /** Without storage nothing is kept, and everything else works: errors end here. */
-const run = async <T>(store: string, mode: IDBTransactionMode, act: (s: IDBObjectStore) => IDBRequest<T>): Promise<T | undefined> => {
-  try {
-    const db = await open();
-    return await new Promise<T>((resolve, reject) => {
-      const t = db.transaction(store, mode);
-      const r = act(t.objectStore(store));
-      t.oncomplete = () => resolve(r.result);
-      t.onabort = t.onerror = () => reject(t.error);
-    });
-  } catch {
-    return undefined;
-  }
-};
+const run = <T>(...how: Parameters<typeof act<T>>): Promise<T | undefined> => act(...how).catch(() => undefined);
 
 export const keptList = async (machine: string): Promise<KeptList | undefined> => {
   const k: KeptList | undefined = await run("lists", "readonly", (s) => s.get(machine));

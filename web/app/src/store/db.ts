@@ -5,6 +5,7 @@
 // on the home screen: everything here can be made anew by pairing again.
 
 import type { DeviceKey, HostKey } from "@holdfast/ssh";
+import { database, StorageError } from "./database.js";
 
 /** A machine that let this device in. Holds a token: never log one. */
 export interface Machine {
@@ -31,48 +32,16 @@ export interface Machine {
 /** What the page may see: all but the token, which stays with the code that calls the relay. */
 export type MachineView = Omit<Machine, "token">;
 
-/** Storage that is missing or refused: a private window, or Lockdown Mode. */
-export class StorageError extends Error {
-  override name = "StorageError";
-}
-
-const NAME = "holdfast";
-const VERSION = 1;
-
-let opened: Promise<IDBDatabase> | undefined;
-
-const open = (): Promise<IDBDatabase> =>
-  (opened ??= new Promise<IDBDatabase>((resolve, reject) => {
-    if (!globalThis.indexedDB) return reject(new StorageError("this browser has no IndexedDB"));
-    const r = indexedDB.open(NAME, VERSION);
-    r.onupgradeneeded = () => {
-      r.result.createObjectStore("keys");
-      r.result.createObjectStore("machines", { keyPath: "id" });
-    };
-    r.onsuccess = () => {
-      // Another tab has a newer version of the page, or wiped the storage.
-      r.result.onversionchange = r.result.onclose = () => {
-        r.result.close();
-        opened = undefined;
-      };
-      resolve(r.result);
-    };
-    r.onblocked = () => reject(new StorageError("another tab holds an older version of this page open"));
-    r.onerror = () => reject(new StorageError(String(r.error)));
-  }).catch((e) => {
-    opened = undefined;
-    throw e;
-  }));
-
-const run = async <T>(store: string, mode: IDBTransactionMode, act: (s: IDBObjectStore) => IDBRequest<T>): Promise<T> => {
-  const db = await open();
-  return new Promise<T>((resolve, reject) => {
-    const t = db.transaction(store, mode, { durability: "strict" });
-    const r = act(t.objectStore(store));
-    t.oncomplete = () => resolve(r.result);
-    t.onabort = t.onerror = () => reject(new StorageError(String(t.error ?? r.error)));
-  });
-};
+const run = database<"keys" | "machines">(
+  "holdfast",
+  1,
+  (db) => {
+    db.createObjectStore("keys");
+    db.createObjectStore("machines", { keyPath: "id" });
+  },
+  // Pairing again is what losing it costs.
+  { durability: "strict" },
+);
 
 export const machines = (): Promise<Machine[]> => run("machines", "readonly", (s) => s.getAll());
 
