@@ -442,23 +442,55 @@ func TestClaudeCode(t *testing.T) {
 	})
 }
 
-func TestCodex(t *testing.T) {
-	d := newDesk(t)
-	program := tool(t, ".bin/codex")
-	need(t, "node")
+// codex starts a Codex at a terminal, with or without the background server that it
+// starts by itself, and waits until it takes input.
+func (d *desk) codex(server bool) *pane {
+	program := tool(d.t, ".bin/codex")
+	need(d.t, "node")
 	home := filepath.Join(d.home, "codex")
 	if err := os.MkdirAll(home, 0o700); err != nil {
-		t.Fatal(err)
+		d.t.Fatal(err)
 	}
 	config := fmt.Sprintf("model = \"gpt-5.1-codex\"\nmodel_provider = \"local\"\napproval_policy = \"on-request\"\nsandbox_mode = \"read-only\"\n"+
+		"[features]\ndaemon_auto_start = %v\n"+
 		"[model_providers.local]\nname = \"local\"\nbase_url = %q\nwire_api = \"responses\"\nenv_key = \"LOCAL_KEY\"\n[projects.%q]\ntrust_level = \"trusted\"\n",
-		d.model.URL+"/v1", d.project)
+		server, d.model.URL+"/v1", d.project)
 	if err := os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
+		d.t.Fatal(err)
 	}
-	p := d.run(filepath.Join(d.home, "t"), "cx", map[string]string{"CODEX_HOME": home, "LOCAL_KEY": "x"}, program)
-	p.shows("gpt-5.1-codex default")
+	env := map[string]string{"CODEX_HOME": home, "LOCAL_KEY": "x"}
+	p := d.run(filepath.Join(d.home, "t"), "cx", env, program)
+	if server {
+		d.t.Cleanup(func() {
+			// The command that stops the server leaves the one that updates it.
+			for _, name := range []string{"daemon-updater.pid", "daemon.pid"} {
+				var who struct{ PID int }
+				b, err := os.ReadFile(filepath.Join(home, "app-server-daemon", name))
+				if err == nil {
+					err = json.Unmarshal(b, &who)
+				}
+				if err == nil && who.PID > 1 {
+					err = syscall.Kill(who.PID, syscall.SIGKILL)
+				}
+				if err != nil {
+					d.t.Errorf("end Codex's server: %s: %v", name, err)
+				}
+			}
+		})
+		// It copies 300 MB first.
+		for start := time.Now(); time.Since(start) < 3*time.Minute && !strings.Contains(p.screen(), "gpt-5.1-codex default"); time.Sleep(200 * time.Millisecond) {
+			if l, ok := p.now(); ok && l.is("idle") && !strings.Contains(p.screen(), "gpt-5.1-codex default") {
+				d.t.Fatalf("idle while it takes no input:\n%s", p.screen())
+			}
+		}
+	}
 	p.until("an idle Codex", func(l paneLine) bool { return l.Tool == "codex" && l.is("idle", "done") })
+	return p
+}
+
+func TestCodex(t *testing.T) {
+	d := newDesk(t)
+	p := d.codex(false)
 
 	p.reply("do: bash date > one.txt then say はい、できました。")
 	l := p.dialog("permission", "date > one.txt")
@@ -482,6 +514,19 @@ func TestCodex(t *testing.T) {
 	p.shows("esc to interrupt")
 	p.keys("Escape")
 	p.untilIs("idle")
+}
+
+func TestCodexWithItsServer(t *testing.T) {
+	d := newDesk(t)
+	p := d.codex(true)
+	p.reply("do: bash date > one.txt then say Written.")
+	l := p.dialog("permission", "date > one.txt")
+	if r := p.approve(l.Status.Dialog.Digest); r.code != 0 {
+		t.Errorf("approve: %s", r)
+	}
+	d.exists("one.txt")
+	p.shows("• Written.")
+	p.untilIs("done", "idle")
 }
 
 // A second server, in a directory that no variable of ours names, with a script

@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { after, before } from "node:test";
-import { closeBrowser, DESKTOP, device, pair, PHONE, Scene, sleep, until } from "./lib.mjs";
+import { DESKTOP, device, over, pair, PHONE, Scene, sleep, until } from "./lib.mjs";
 import { createParts } from "./tools.mjs";
 
 const scene = new Scene();
@@ -34,10 +34,7 @@ before(async () => {
   d = await device(scene, PHONE);
   ({ page } = d);
 });
-after(async () => {
-  await scene.end();
-  await closeBrowser();
-});
+after(() => over(scene));
 
 part("three machines, of which one is half-open: it says so with age and reason, and the others stay live", { timeout: 150_000 }, async () => {
   // One page for all: the app of alpha's relay, with the links of the others.

@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before } from "node:test";
-import { closeBrowser, compose, device, insert, pair, PHONE, Scene, sleep, soft, until } from "./lib.mjs";
+import { compose, device, insert, over, pair, PHONE, Scene, sleep, soft, until } from "./lib.mjs";
 import { createDesk, createParts, seen } from "./tools.mjs";
 
 const scene = new Scene();
@@ -24,10 +24,7 @@ before(async () => {
   ({ page } = d);
   await holdable(d);
 });
-after(async () => {
-  await scene.end();
-  await closeBrowser();
-});
+after(() => over(scene));
 
 /** Lets a test hold up what the machine tells: while window.holding is a list, changes wait in it. */
 const holdable = ({ context }) =>

@@ -6,7 +6,7 @@ import { createWriteStream, readdirSync, readFileSync } from "node:fs";
 import { once } from "node:events";
 import { join } from "node:path";
 import { after, before } from "node:test";
-import { closeBrowser, device, figure, pair, PHONE, Scene, sleep, until } from "./lib.mjs";
+import { device, figure, over, pair, PHONE, Scene, sleep, until } from "./lib.mjs";
 import { createDesk, createParts, seen } from "./tools.mjs";
 
 const scene = new Scene();
@@ -43,10 +43,7 @@ before(async () => {
   d = await device(scene, PHONE);
   ({ page } = d);
 });
-after(async () => {
-  await scene.end();
-  await closeBrowser();
-});
+after(() => over(scene));
 
 const PNG = "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR4nGNgYPiPAw0pCVwaAGYkP8FPbDYaAAAAAElFTkSuQmCC";
 

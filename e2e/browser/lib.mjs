@@ -171,6 +171,9 @@ export const closeBrowser = async () => {
   browser = undefined;
 };
 
+/** Ends a scene and the browser, which would keep a test's process for ever, whatever the scene has found. */
+export const over = (scene) => scene.end().finally(closeBrowser);
+
 export const PHONE = { viewport: { width: 360, height: 800 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true, userAgent: "Mozilla/5.0 (Linux; Android 15; Pixel 9) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/146.0.0.0 Mobile Safari/537.36" };
 export const DESKTOP = { viewport: { width: 1280, height: 800 } };
 

@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { closeBrowser, device, figure, pair, PHONE, Scene, sleep, until } from "./lib.mjs";
+import { device, figure, over, pair, PHONE, Scene, sleep, until } from "./lib.mjs";
 import { deliverer, PushService } from "./pushservice.mjs";
 
 const scene = new Scene();
@@ -23,10 +23,7 @@ before(async () => {
   deliver = await deliverer(d.cdp);
   await pair(d, await up.link());
 });
-after(async () => {
-  await scene.end();
-  await closeBrowser();
-});
+after(() => over(scene));
 
 const go = (hash) => page.evaluate((h) => (location.hash = h), hash);
 const row = () => page.locator('li[data-machine="mini"]');

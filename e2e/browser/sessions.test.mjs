@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { closeBrowser, compose, device, insert, pair, PHONE, Scene, sleep, soft, until } from "./lib.mjs";
+import { compose, device, insert, over, pair, PHONE, Scene, sleep, soft, until } from "./lib.mjs";
 
 const scene = new Scene();
 let up, d, page;
@@ -15,10 +15,7 @@ before(async () => {
   ({ page } = d);
   await pair(d, await up.link());
 });
-after(async () => {
-  await scene.end();
-  await closeBrowser();
-});
+after(() => over(scene));
 
 const home = () => page.evaluate(() => (location.hash = "#/"));
 const row = (name) => page.locator(".list li[data-session]", { hasText: name }).first();

@@ -8,7 +8,7 @@ import { createServer } from "node:http";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import { after, before } from "node:test";
-import { binary, closeBrowser, device, figure, pair, PHONE, Scene, sleep, until } from "./lib.mjs";
+import { binary, device, figure, over, pair, PHONE, Scene, sleep, until } from "./lib.mjs";
 import { createParts } from "./tools.mjs";
 
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -47,10 +47,7 @@ before(async () => {
   await pair(d, await up.link());
   id = /#\/m\/([\w-]+)/.exec(page.url())[1];
 });
-after(async () => {
-  await scene.end();
-  await closeBrowser();
-});
+after(() => over(scene));
 
 /** Breaches of axe's rules, and what is wider than the screen. */
 const faults = async (p) => {

@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, beforeEach, test } from "node:test";
-import { closeBrowser, DESKTOP, device, drag, FIELD, figure, fresh, line, pair, PHONE, prompt, recorder, rows, run, Scene, shell, shows, sleep, spoken, text, tmux, until } from "./lib.mjs";
+import { DESKTOP, device, drag, FIELD, figure, fresh, line, over, pair, PHONE, prompt, recorder, rows, run, Scene, shell, shows, sleep, spoken, text, tmux, until } from "./lib.mjs";
 
 const scene = new Scene();
 let up, d, page, cdp, where;
@@ -17,10 +17,7 @@ before(async () => {
   where = page.url();
 });
 beforeEach(() => fresh(d, where));
-after(async () => {
-  await scene.end();
-  await closeBrowser();
-});
+after(() => over(scene));
 
 const middle = async () => {
   const b = await page.locator(".screen").boundingBox();

@@ -64,11 +64,11 @@ export const createDesk = async (scene) => {
       mkdirSync(home, { mode: 0o700 });
       writeFileSync(
         join(home, "config.toml"),
-        `model = "gpt-5.1-codex"\nmodel_provider = "local"\napproval_policy = "on-request"\nsandbox_mode = "read-only"\n[model_providers.local]\nname = "local"\nbase_url = "${url}/v1"\nwire_api = "responses"\nenv_key = "LOCAL_KEY"\n[projects."${project}"]\ntrust_level = "trusted"\n`,
+        `model = "gpt-5.1-codex"\nmodel_provider = "local"\napproval_policy = "on-request"\nsandbox_mode = "read-only"\n[features]\ndaemon_auto_start = false\n[model_providers.local]\nname = "local"\nbase_url = "${url}/v1"\nwire_api = "responses"\nenv_key = "LOCAL_KEY"\n[projects."${project}"]\ntrust_level = "trusted"\n`,
         { mode: 0o600 },
       );
       desk.run(name, { CODEX_HOME: home, LOCAL_KEY: "x" }, join(modules, ".bin/codex"));
-      await desk.shows(name, "Ask Codex to do anything");
+      await desk.shows(name, "gpt-5.1-codex default");
       return home;
     },
   };

@@ -4,7 +4,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, beforeEach, test } from "node:test";
-import { closeBrowser, compose, device, FIELD, fresh, insert, line, pair, PHONE, prompt, recorder, run, Scene, shell, shows, sleep, soft, text, until } from "./lib.mjs";
+import { compose, device, FIELD, fresh, insert, line, over, pair, PHONE, prompt, recorder, run, Scene, shell, shows, sleep, soft, text, until } from "./lib.mjs";
 
 const DEL = "\x7f";
 const scene = new Scene();
@@ -18,10 +18,7 @@ before(async () => {
   where = page.url();
 });
 beforeEach(() => fresh(d, where));
-after(async () => {
-  await scene.end();
-  await closeBrowser();
-});
+after(() => over(scene));
 
 /** What the program gets when act is done in the field. */
 const sends = async (act, before) => {

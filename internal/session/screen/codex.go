@@ -42,6 +42,9 @@ func readCodex(v view) Reading {
 	}
 	var r Reading
 	end := len(v.lines)
+	if row >= 0 && codexStarts(v, row) {
+		return r
+	}
 	if row >= 0 {
 		r.Composer, end = codexComposer(v, row), row
 		r.State, r.Detail = session.Idle, "the input line"
@@ -73,6 +76,22 @@ func readCodex(v view) Reading {
 		r.State = session.Background
 	}
 	return r
+}
+
+// codexStarts reports whether Codex draws its input line and takes nothing into it
+// yet: on its first screen the help stands alone, and the model is not named. At
+// its first start it copies itself into its home first, which can take a minute.
+func codexStarts(v view, row int) bool {
+	footer := strings.Join(v.lines[row+1:], "\n")
+	if strings.TrimSpace(footer) != "? for shortcuts" {
+		return false
+	}
+	for i, line := range v.lines[:row] {
+		if strings.HasPrefix(strings.TrimSpace(line), ">_ OpenAI Codex (v") {
+			return !hasAny(strings.Join(v.lines[i:row], "\n"), "model:")
+		}
+	}
+	return false
 }
 
 // codexComposer reads the text that stands in Codex's input line: up to the

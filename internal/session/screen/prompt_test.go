@@ -137,6 +137,25 @@ func TestQuotedDialogs(t *testing.T) {
 	}
 }
 
+// An input line that takes nothing yet is none, so that a reply waits for it.
+func TestCodexThatStarts(t *testing.T) {
+	const head = "\n  >_ OpenAI Codex (v0.171.0)\n     ~/src\n\n          ⣀⣤⣤\n\n"
+	const input = "› Ask Codex to do anything\n\n"
+	if r := Read("codex", at(head+input+"  ? for shortcuts")); r.Composer != nil || r.State != "" {
+		t.Errorf("the first screen: %+v", r)
+	}
+	for name, text := range map[string]string{
+		"started":             head + input + "  gpt-5.1-codex default · ~/src\n  ← for agents · ? for shortcuts",
+		"no status line":      head + input + "  ← for agents · ? for shortcuts",
+		"an older one's card": "╭───╮\n│ >_ OpenAI Codex (v0.98.0) │\n│ model: gpt-5 │\n╰───╯\n\n" + input + "  ? for shortcuts",
+		"after an answer":     "• Done.\n\n" + input + "  ? for shortcuts",
+	} {
+		if r := Read("codex", at(text)); r.Composer == nil || r.State != session.Idle {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
 func TestDigest(t *testing.T) {
 	read := func(text string) *session.Dialog { return Read("claude", at(text)).Dialog }
 	const head = "────────────────────\n Bash command\n\n  %s\n\n Do you want to proceed?\n"

@@ -33,20 +33,25 @@ func TestMain(m *testing.M) {
 
 // asks does what an agent does, all at once. It ends only when it is killed.
 func asks(socket string) {
-	s, err := New(Options{Socket: socket})
-	if err != nil {
-		panic(err)
-	}
 	ctx := context.Background()
-	if _, err := s.Identify(ctx); err != nil {
-		panic(err)
+	server := func() *Server {
+		s, err := New(Options{Socket: socket})
+		if err != nil {
+			panic(err)
+		}
+		if _, err := s.Identify(ctx); err != nil {
+			panic(err)
+		}
+		return s
 	}
+	// What follows answers its own commands; the other has a process for each.
+	s, other := server(), server()
 	for _, do := range []func(){
-		func() { s.List(ctx) },
 		func() { s.Follow(ctx, FollowOptions{Session: "$0"}) },
-		func() { s.ListEvery(ctx, func(Listing) {}) },
-		func() { s.Paste(ctx, "%0", []byte("x")) },
-		func() { s.Capture(ctx, "%0", CaptureOptions{}) },
+		func() { other.List(ctx) },
+		func() { other.ListEvery(ctx, func(Listing) {}) },
+		func() { other.Paste(ctx, "%0", []byte("x")) },
+		func() { other.Capture(ctx, "%0", CaptureOptions{}) },
 	} {
 		// Ends with the process.
 		go func() {

@@ -277,8 +277,8 @@ const Scroller = ({
     return () => o.disconnect();
   }, []);
 
-  const scrolled = () => {
-    const el = ref.current!;
+  // The browser may tell of a scroll after the element has gone.
+  const scrolled = ({ currentTarget: el }: { currentTarget: HTMLElement }) => {
     atEnd.current = !newest && el.scrollHeight - el.scrollTop - el.clientHeight < NEAR;
     if (atEnd.current) setBelow(false);
     was.current.height = el.scrollHeight;
