@@ -359,6 +359,7 @@ func TestClaudeCode(t *testing.T) {
 		p.untilIs("done", "idle")
 		d.missing("second.txt")
 	})
+	d.part("the same asked twice", func(*testing.T) { p.asksTheSameTwice("1") })
 	d.part("answered at the desk", func(t *testing.T) {
 		p.reply("do: bash date > desk.txt then say Fine.")
 		digest := p.dialog("permission", "desk.txt").Status.Dialog.Digest
@@ -442,6 +443,34 @@ func TestClaudeCode(t *testing.T) {
 	})
 }
 
+// asksTheSameTwice has a tool ask the same twice, answers the first at the desk by a
+// key, and taps late: nothing but its words is the same in the second.
+func (p *pane) asksTheSameTwice(key string) {
+	t := p.d.t
+	t.Helper()
+	dates := func() int {
+		b, _ := os.ReadFile(filepath.Join(p.d.project, "same.txt"))
+		return strings.Count(string(b), "\n")
+	}
+	p.reply("do: bash date >> same.txt then bash date >> same.txt then say Twice.")
+	first := p.dialog("permission", "same.txt").Status.Dialog.Digest
+	p.keys(key)
+	second := p.until("the second dialog", func(l paneLine) bool {
+		return l.Status.Dialog != nil && l.Status.Dialog.Digest != first && dates() == 1
+	}).Status.Dialog.Digest
+	if r := p.approve(first); r.code == 0 || dates() != 1 {
+		t.Errorf("a late approval of the first answered the second, with the same words: %s", r)
+	}
+	if r := p.approve(second); r.code != 0 {
+		t.Errorf("approve the second: %s", r)
+	}
+	p.shows("Twice.")
+	p.untilIs("done", "idle")
+	if n := dates(); n != 2 {
+		t.Errorf("the command ran %d times", n)
+	}
+}
+
 // codex starts a Codex at a terminal, with or without the background server that it
 // starts by itself, and waits until it takes input.
 func (d *desk) codex(server bool) *pane {
@@ -509,6 +538,8 @@ func TestCodex(t *testing.T) {
 	p.untilIs("idle", "done")
 	d.missing("two.txt")
 
+	p.asksTheSameTwice("y")
+
 	p.reply("do: wait 60 say Too late.")
 	p.untilIs("working")
 	p.shows("esc to interrupt")
@@ -527,6 +558,7 @@ func TestCodexWithItsServer(t *testing.T) {
 	d.exists("one.txt")
 	p.shows("• Written.")
 	p.untilIs("done", "idle")
+	p.asksTheSameTwice("y")
 }
 
 // A second server, in a directory that no variable of ours names, with a script

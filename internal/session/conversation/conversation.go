@@ -14,6 +14,9 @@ package conversation
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -209,4 +212,35 @@ func TailState(ref Ref) (TailInfo, error) {
 		t.State = TurnNone
 	}
 	return t, nil
+}
+
+// finishedCalls is how many finished calls Finished tells apart: more at once than
+// a model asks for.
+const finishedCalls = 16
+
+// Finished says which calls and interruptions are the last that a transcript holds
+// as over: it is another text after each, and the same while one is waited for.
+// It is empty when none is. Two processes that read the same find the same.
+func Finished(ref Ref) (string, error) {
+	l, err := Open(ref)
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	p, err := l.Page("", defaultPage)
+	if err != nil {
+		return "", err
+	}
+	h, n := fnv.New64a(), 0
+	for _, it := range slices.Backward(p.Items) {
+		over := it.Kind == item.Interrupted || it.Tool != nil && it.Tool.Status != item.Running
+		if over && n < finishedCalls {
+			n++
+			fmt.Fprintf(h, "%s %s\n", it.ID, it.Kind)
+		}
+	}
+	if n == 0 {
+		return "", nil
+	}
+	return strconv.FormatUint(h.Sum64(), 36), nil
 }

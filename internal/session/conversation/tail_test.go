@@ -2,6 +2,7 @@ package conversation
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -253,3 +254,67 @@ func TestCursorsOfAnotherFile(t *testing.T) {
 func itoa(n int) string { return fmt.Sprint(n) }
 
 func writeAll(path, content string) error { return os.WriteFile(path, []byte(content), 0o600) }
+
+// What is over moves on with each call that ends, in the stores that are no lines of
+// records too, and with nothing else.
+func TestFinishedTellsCallsApart(t *testing.T) {
+	chat := filepath.Join(t.TempDir(), "session-2026-11-30T10-00-7a1b2c3d.json")
+	gemini := func(messages string) Ref {
+		text := `{"sessionId":"7a1b2c3d-0000-4000-8000-000000000001","messages":[{"id":"1","type":"user","content":"go"}` + messages + `]}`
+		if err := os.WriteFile(chat, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return Ref{Tool: "gemini", Path: chat}
+	}
+	said := func(id, status string) string {
+		return `,{"id":"` + id + `","type":"gemini","content":"","toolCalls":[{"id":"c` + id + `","name":"run_shell_command","args":{"command":"date"},"status":"` + status + `"}]}`
+	}
+	store := openStore(t)
+	db, err := sql.Open("sqlite", store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	n := 0
+	opencode := func(status string) Ref {
+		t.Helper()
+		n++
+		message := fmt.Sprintf("msg_zz%02d", n)
+		part := `{"type":"tool","tool":"bash","callID":"x","state":{"status":"` + status + `","input":{"command":"date"}}}`
+		for _, q := range []struct {
+			text string
+			args []any
+		}{
+			{`INSERT INTO message (id, session_id, time_created, time_updated, data) VALUES (?, 'ses_one', ?, 0, '{"role":"assistant"}')`, []any{message, int64(1) << 45 + int64(n)}},
+			{`INSERT INTO part (id, message_id, session_id, time_created, time_updated, data) VALUES (?, ?, 'ses_one', 0, 0, ?)`, []any{"prt" + message, message, part}},
+		} {
+			if _, err := db.Exec(q.text, q.args...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return Ref{Tool: "opencode", Path: store, SessionID: "ses_one"}
+	}
+	var last string
+	for _, c := range []struct {
+		name string
+		ref  func() Ref
+		same bool
+	}{
+		{"gemini asks", func() Ref { return gemini(said("2", "awaiting_approval")) }, true},
+		{"gemini did", func() Ref { return gemini(said("2", "success")) }, false},
+		{"gemini asks again", func() Ref { return gemini(said("2", "success") + said("3", "awaiting_approval")) }, true},
+		{"gemini was told no", func() Ref { return gemini(said("2", "success") + said("3", "cancelled")) }, false},
+		{"opencode did", func() Ref { return opencode("completed") }, false},
+		{"opencode asks", func() Ref { return opencode("running") }, true},
+		{"opencode did again", func() Ref { return opencode("completed") }, false},
+	} {
+		got, err := Finished(c.ref())
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if same := got == last; same != c.same {
+			t.Errorf("%s: %q after %q", c.name, got, last)
+		}
+		last = got
+	}
+}

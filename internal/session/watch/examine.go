@@ -92,6 +92,7 @@ func (p *pane) examine(ctx context.Context) {
 	need := p.need
 	list, run, prev := p.list, p.run, p.sources
 	silent := !p.server.silent.IsZero()
+	dialog := p.screen.Signal != nil && p.screen.Signal.Dialog != nil
 	// A screen in motion is not read, unless it never rests.
 	moving := now.Sub(p.heard.Output) < settle && now.Sub(p.screen.at) < p.rest() && p.examined
 	if moving {
@@ -110,22 +111,28 @@ func (p *pane) examine(ctx context.Context) {
 	if l.Changed {
 		need |= needFiles | needProcess
 	}
-	facts := l.Facts
+	facts, running := l.Facts, run
+	running.Take(l)
 	var shown *tmux.Screen
+	var reading screen.Reading
 	if need&needScreen != 0 && !silent && !list.Dead {
 		if s, err := p.server.tmux.Capture(ctx, list.ID, tmux.CaptureOptions{}); err == nil {
-			shown = &s
+			shown, reading = &s, screen.Read(facts.Tool, screen.Screen{
+				Lines: s.Lines, CursorX: s.CursorX, CursorY: s.CursorY, Cols: s.Cols, Rows: s.Rows, Alternate: s.Alternate,
+				Editing: running.AtPrompt(),
+			})
+			dialog = reading.Dialog != nil
 		}
 	}
-	if need&needScreen != 0 && facts.Known && prev.Ref.How != "id" {
-		need |= needFiles // maybe its transcript is there by now
+	if need&needScreen != 0 && facts.Known && (dialog || prev.Ref.How != "id") {
+		need |= needFiles // which dialog it is; maybe its transcript is there by now
 	}
 	var found *sources.Sources
 	if need&needFiles != 0 {
 		if facts.PID != run.Facts.PID || facts.Start != run.Facts.Start {
 			prev = sources.Sources{}
 		}
-		s := w.sources.Read(facts, list.ID, p.server.socket, prev)
+		s := w.sources.Read(facts, list.ID, p.server.socket, prev, dialog)
 		found = &s
 	}
 	w.mu.Lock()
@@ -137,11 +144,11 @@ func (p *pane) examine(ctx context.Context) {
 		return // gone meanwhile
 	}
 	p.runningLocked(l)
-	if shown != nil {
-		p.screenLocked(shown, now)
-	}
 	if found != nil {
 		p.filesLocked(*found, facts)
+	}
+	if shown != nil {
+		p.screenLocked(shown, reading, now)
 	}
 	first := !p.examined
 	p.judgeLocked()
@@ -224,13 +231,9 @@ func (p *pane) runningLocked(l foreground.Look) {
 	}
 }
 
-// screenLocked takes in the screen that was read.
-func (p *pane) screenLocked(s *tmux.Screen, now time.Time) {
+// screenLocked takes in the screen that was read, and what it says.
+func (p *pane) screenLocked(s *tmux.Screen, r screen.Reading, now time.Time) {
 	facts := p.run.Facts
-	r := screen.Read(facts.Tool, screen.Screen{
-		Lines: s.Lines, CursorX: s.CursorX, CursorY: s.CursorY, Cols: s.Cols, Rows: s.Rows, Alternate: s.Alternate,
-		Editing: p.run.AtPrompt(),
-	})
 	resting := now.Sub(p.heard.Output) >= settle
 	if r.State == "" || facts.Shell && r.State != session.Waiting {
 		if resting {
@@ -255,11 +258,15 @@ func (p *pane) screenLocked(s *tmux.Screen, now time.Time) {
 	p.screen = shot{sig, now, resting || alike, row}
 }
 
+// fileMarks are the tools whose dialogs are told apart by their files: they draw
+// anew in the same place. Of amp and cursor no file is read.
+var fileMarks = map[string]bool{"claude": true, "codex": true, "gemini": true, "opencode": true, "amp": true, "cursor": true}
+
 // mark tells dialogs with the same words apart: by the files of a tool, and by the
 // line that the question of any other program stands in, counted from the first
-// of the scrollback. A tool draws anew in the same place.
+// of the scrollback.
 func mark(f proc.Facts, files string, row int) string {
-	if f.Known {
+	if f.Known && fileMarks[f.Tool] {
 		return files
 	}
 	return "line " + strconv.Itoa(row)

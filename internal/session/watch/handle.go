@@ -73,7 +73,8 @@ func (h *Handle) Look(ctx context.Context) (Look, error) {
 		return Look{}, err
 	}
 	l.InMode = s.InMode
-	l.Mark = mark(facts, h.w.sources.Mark(facts, src), s.History+s.CursorY)
+	src = h.w.sources.Read(facts, h.pane, h.server.Socket(), src, true)
+	l.Mark = mark(facts, src.Mark, s.History+s.CursorY)
 	l.Screen = screen.Screen{Lines: s.Lines, CursorX: s.CursorX, CursorY: s.CursorY, Cols: s.Cols, Rows: s.Rows, Alternate: s.Alternate, Editing: editing}
 	return l, nil
 }

@@ -42,8 +42,8 @@ type Sources struct {
 	Title   string // of the conversation
 	Ref     conversation.Ref
 	// Mark changes between two dialogs of the program and not while one is open, as
-	// far as its files tell; empty where they do not. Every process that reads the
-	// files finds the same.
+	// far as its files tell; empty where they do not, and where no dialog was said to
+	// be open. Every process that reads the files finds the same.
 	Mark string
 
 	sessionID      string // as registry or hook tell it
@@ -98,8 +98,9 @@ func (r *Reader) configDir(s Sources) string {
 }
 
 // Read reads what the files say now about a program in a pane of the tmux server
-// at a socket. prev is what they said before about the same one.
-func (r *Reader) Read(f proc.Facts, pane, socket string, prev Sources) Sources {
+// at a socket. prev is what they said before about the same one. dialog says that
+// one is open, for Mark.
+func (r *Reader) Read(f proc.Facts, pane, socket string, prev Sources, dialog bool) Sources {
 	if !f.Known {
 		return Sources{}
 	}
@@ -117,31 +118,28 @@ func (r *Reader) Read(f proc.Facts, pane, socket string, prev Sources) Sources {
 				s.Name = rec.Name
 			}
 			if rec.State != "" {
+				if rec.State == session.Waiting { // it writes when it began to wait
+					s.Mark = strconv.FormatInt(rec.StatusAt.UnixMilli(), 10)
+				}
 				s.Registry = &judge.Signal{State: rec.State, Kind: rec.Wait, At: rec.StatusAt, Checked: time.Now(), Detail: "Claude Code's own record says " + rec.Detail()}
 			}
 		}
 	}
 	r.hookSignal(&s, f, pane, socket)
 	if slices.Contains(conversation.Tools(), f.Tool) {
-		r.transcript(&s, f, prev)
+		mark := dialog && s.Mark == ""
+		// A transcript that is found while a dialog is open would change its mark.
+		r.transcript(&s, f, prev, mark)
+		if mark && !s.Ref.IsZero() {
+			s.Mark, _ = conversation.Finished(s.Ref) // one that cannot be read tells nothing
+		}
 	}
-	s.Mark = r.Mark(f, s)
 	return s
 }
 
-// Mark reads Sources.Mark as it is now. s is what was last read of the program.
-func (r *Reader) Mark(f proc.Facts, s Sources) string {
-	switch f.Tool {
-	case "claude": // writes when it began to wait
-		if rec, err := registry.Claude(r.configDir(s), f.PID, ""); err == nil && rec.State == session.Waiting {
-			return strconv.FormatInt(rec.StatusAt.UnixMilli(), 10)
-		}
-	}
-	return ""
-}
-
-// transcript finds the tool's transcript and reads its end.
-func (r *Reader) transcript(s *Sources, f proc.Facts, prev Sources) {
+// transcript finds the tool's transcript and reads its end; again also when it was
+// looked for a moment before.
+func (r *Reader) transcript(s *Sources, f proc.Facts, prev Sources, anew bool) {
 	now := time.Now()
 	again := locateEvery
 	if s.sessionID != "" {
@@ -149,7 +147,7 @@ func (r *Reader) transcript(s *Sources, f proc.Facts, prev Sources) {
 	}
 	switch {
 	case s.sessionID != prev.sessionID, s.transcriptPath != prev.transcriptPath,
-		s.Ref.How != "id" && now.Sub(s.located) >= again:
+		s.Ref.How != "id" && (anew || now.Sub(s.located) >= again):
 		s.located = now
 		s.Title = ""
 		ref, err := conversation.Locate(r.Query(f, *s))
