@@ -285,7 +285,7 @@ func TestFinishedTellsCallsApart(t *testing.T) {
 			text string
 			args []any
 		}{
-			{`INSERT INTO message (id, session_id, time_created, time_updated, data) VALUES (?, 'ses_one', ?, 0, '{"role":"assistant"}')`, []any{message, int64(1) << 45 + int64(n)}},
+			{`INSERT INTO message (id, session_id, time_created, time_updated, data) VALUES (?, 'ses_one', ?, 0, '{"role":"assistant"}')`, []any{message, int64(1)<<45 + int64(n)}},
 			{`INSERT INTO part (id, message_id, session_id, time_created, time_updated, data) VALUES (?, ?, 'ses_one', 0, 0, ?)`, []any{"prt" + message, message, part}},
 		} {
 			if _, err := db.Exec(q.text, q.args...); err != nil {

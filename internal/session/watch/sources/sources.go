@@ -8,7 +8,9 @@
 package sources
 
 import (
+	"errors"
 	"log/slog"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -129,17 +131,45 @@ func (r *Reader) Read(f proc.Facts, pane, socket string, prev Sources, dialog bo
 	if slices.Contains(conversation.Tools(), f.Tool) {
 		mark := dialog && s.Mark == ""
 		// A transcript that is found while a dialog is open would change its mark.
-		r.transcript(&s, f, prev, mark)
-		if mark && !s.Ref.IsZero() {
-			s.Mark, _ = conversation.Finished(s.Ref) // one that cannot be read tells nothing
+		fit := r.transcript(&s, f, prev, mark)
+		if mark {
+			s.Mark = finished(fit)
 		}
 	}
 	return s
 }
 
-// transcript finds the tool's transcript and reads its end; again also when it was
-// looked for a moment before.
-func (r *Reader) transcript(s *Sources, f proc.Facts, prev Sources, anew bool) {
+// maxRivals bounds the transcripts of a directory that a mark is made of. The one
+// that matters was written when the dialog opened, so it is among the newest.
+const maxRivals = 8
+
+// finished is the mark that the transcripts tell which a program may have. Where
+// there are several it changes too often rather than never.
+func finished(fit []conversation.Ref) string {
+	if len(fit) > 1 {
+		written := make(map[string]time.Time, len(fit))
+		for _, ref := range fit {
+			if info, err := os.Stat(ref.Path); err == nil {
+				written[ref.Path] = info.ModTime()
+			}
+		}
+		fit = slices.Clone(fit)
+		slices.SortStableFunc(fit, func(a, b conversation.Ref) int { return written[b.Path].Compare(written[a.Path]) })
+		fit = fit[:min(len(fit), maxRivals)]
+		slices.SortStableFunc(fit, func(a, b conversation.Ref) int { return strings.Compare(a.Path+a.SessionID, b.Path+b.SessionID) })
+	}
+	var marks []string
+	for _, ref := range fit {
+		m, _ := conversation.Finished(ref) // one that cannot be read tells nothing
+		marks = append(marks, m)
+	}
+	return strings.Join(marks, " ")
+}
+
+// transcript finds the tool's transcript and reads its end; anew also when it was
+// looked for a moment before. It returns those that fit, several where nothing
+// tells which one is the program's.
+func (r *Reader) transcript(s *Sources, f proc.Facts, prev Sources, anew bool) []conversation.Ref {
 	now := time.Now()
 	again := locateEvery
 	if s.sessionID != "" {
@@ -153,19 +183,22 @@ func (r *Reader) transcript(s *Sources, f proc.Facts, prev Sources, anew bool) {
 		ref, err := conversation.Locate(r.Query(f, *s))
 		if err != nil {
 			s.Ref = conversation.Ref{}
-			return
+			var several *conversation.AmbiguousError
+			if errors.As(err, &several) {
+				return several.Candidates
+			}
+			return nil
 		}
 		s.Ref = ref
 	}
 	if s.Ref.IsZero() {
-		return
+		return nil
 	}
-	tail, err := conversation.TailState(s.Ref)
-	if err != nil {
-		return
+	if tail, err := conversation.TailState(s.Ref); err == nil {
+		s.Title = tail.Title
+		s.Transcript = transcriptSignal(tail, f.Started)
 	}
-	s.Title = tail.Title
-	s.Transcript = transcriptSignal(tail, f.Started)
+	return []conversation.Ref{s.Ref}
 }
 
 // transcriptSignal reads the end of a transcript. What it says of a time before

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"holdfast/internal/session/proc"
@@ -94,5 +95,30 @@ func TestMarksOfTranscripts(t *testing.T) {
 	after("event_msg", `{"type":"user_message","message":"again"}`)
 	if third := call("c3"); third == second || third == first {
 		t.Errorf("a dialog after an interruption has the mark %q of one before", third)
+	}
+
+	// Another Codex in the same directory: nothing tells which transcript is whose, and
+	// what ends in either makes another mark.
+	rival := strings.Replace(path, "444444444444", "555555555555", 1)
+	write := func(more string) string {
+		t.Helper()
+		head := `{"timestamp":"2026-11-30T10:00:00.000Z","type":"session_meta","payload":{"id":"0199e3b0-1111-7222-8333-555555555555","cwd":"/home/dev/project"}}` + "\n"
+		if err := os.WriteFile(rival, []byte(head+more), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got := r.Read(codex, "%0", "", begun, true)
+		if !got.Ref.IsZero() {
+			t.Errorf("one of two was chosen: %+v", got.Ref)
+		}
+		return got.Mark
+	}
+	alone := write("")
+	if again := write(""); again != alone {
+		t.Errorf("the mark changed from %q to %q", alone, again)
+	}
+	call("c4")
+	over("c4")
+	if now := write(""); now == alone {
+		t.Errorf("a call ended in one of two transcripts, and the mark stays %q", now)
 	}
 }
