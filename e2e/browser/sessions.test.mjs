@@ -64,6 +64,57 @@ test("a draft outlives a reload", async () => {
   await field.waitFor();
 });
 
+test("a message whose answer the page did not live to hear is found again, and typed once", async () => {
+  const pane = () => scene.tmux("capture-pane", "-p", "-t", "=shell:");
+  const times = () => pane().split("\n").filter((l) => l.trim() == "once 42").length;
+  const field = page.locator("textarea.message");
+  const send = page.getByLabel("Send", { exact: true });
+  // The machine does it, and the page hears nothing of that.
+  await page.evaluate(() => {
+    const { get } = Object.getOwnPropertyDescriptor(MessageEvent.prototype, "data");
+    Object.defineProperty(MessageEvent.prototype, "data", {
+      get() {
+        const v = get.call(this);
+        return v?.op == "answer" || v?.op == "receipt" ? { op: "lost" } : v;
+      },
+    });
+  });
+  await field.fill("echo once $((6*7))");
+  await send.tap();
+  await until(() => times() == 1, pane);
+  await page.reload();
+  const receipt = page.locator('[data-receipt="lost"]');
+  await receipt.waitFor({ timeout: 15_000 });
+  assert.match(await receipt.innerText(), /echo once[^]*not known whether it arrived[^]*typed once at most/);
+  assert.equal(await field.inputValue(), "");
+  await receipt.getByText("Send again").tap({ timeout: 15_000 });
+  await page.locator('[data-receipt="accepted"]').waitFor({ timeout: 15_000 });
+  assert.equal(times(), 1, pane());
+  await page.reload();
+  await row("shell").or(field).first().waitFor();
+  await sleep(500);
+  assert.equal(await page.locator("[data-receipt]").count(), 0);
+
+  // One that never left is sent by the same tap.
+  await page.evaluate(() => {
+    const post = Worker.prototype.postMessage;
+    Worker.prototype.postMessage = function (m, ...rest) {
+      if (m?.request == "reply") document.body.dataset.held = "";
+      else post.call(this, m, ...rest);
+    };
+  });
+  await until(() => page.evaluate(() => !document.querySelector('[data-live="false"]')));
+  await field.fill("echo late $((6*9))");
+  await send.tap();
+  await until(() => page.evaluate(() => "held" in document.body.dataset), () => page.locator(".replying").innerText());
+  await page.reload();
+  await receipt.waitFor({ timeout: 15_000 });
+  assert.ok(!pane().includes("late 54"));
+  await receipt.getByText("Send again").tap({ timeout: 15_000 });
+  await until(() => pane().includes("late 54"), pane);
+  await page.locator("[data-receipt]").waitFor({ state: "detached", timeout: 15_000 });
+});
+
 test("without a connection the list is what was known, with its age", async () => {
   await home();
   await row("shell").waitFor();

@@ -1,9 +1,10 @@
 // What is kept of sessions in this browser: the last known list of each machine,
-// and drafts. A database of its own: an older page in another tab never holds it
-// up, and losing all of it loses nothing that a machine does not know.
+// drafts, and messages that were not accepted yet. A database of its own: an
+// older page in another tab never holds it up.
 
 import { database } from "../store/database.js";
 import type { Session } from "./model.js";
+import type { KeptReply } from "./outbox.js";
 
 export interface KeptList {
   at: number;
@@ -44,3 +45,19 @@ export const draft = async (machine: string, session: string): Promise<string> =
 
 export const keepDraft = (machine: string, session: string, text: string): Promise<unknown> =>
   run("drafts", "readwrite", (s): IDBRequest<any> => (text ? s.put(text.slice(0, MAX_DRAFT), `${machine} ${session}`) : s.delete(`${machine} ${session}`)));
+
+const isReply = (v: unknown): v is KeptReply => typeof v == "object" && v !== null && typeof (v as KeptReply).key == "string" && typeof (v as KeptReply).text == "string" && typeof (v as KeptReply).at == "number";
+
+/** Messages stand beside the drafts, so that a draft becomes one in a single act; clear: the draft goes. */
+export const keepReply = (machine: string, session: string, r: KeptReply, clear: boolean): Promise<unknown> =>
+  run("drafts", "readwrite", (s): IDBRequest<any> => {
+    if (clear) s.delete(`${machine} ${session}`);
+    return s.put(r, `${machine} ${session} ${r.key}`);
+  });
+
+export const dropReply = (machine: string, session: string, key: string): Promise<unknown> => run("drafts", "readwrite", (s) => s.delete(`${machine} ${session} ${key}`));
+
+export const keptReplies = async (machine: string, session: string): Promise<KeptReply[]> => {
+  const all: unknown[] | undefined = await run("drafts", "readonly", (s) => s.getAll(IDBKeyRange.bound(`${machine} ${session} `, `${machine} ${session} \uffff`)));
+  return (all ?? []).filter(isReply);
+};

@@ -241,6 +241,3 @@ export const lookAt = (id: string, sessions: readonly string[]): (() => void) =>
 
 /** A request; rejects with Refused, "lost" where it may have been done, "offline" where it was not sent. */
 export const request = (id: string, op: string, params: Record<string, unknown> = {}, on?: CallEvents): Promise<unknown> & { number: number } => remoteOf(id).call(op, params, on);
-
-/** 128 random bits: the key that makes a reply happen at most once. */
-export const newKey = (): string => btoa(String.fromCharCode(...crypto.getRandomValues(new Uint8Array(16)))).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");

@@ -1,15 +1,19 @@
-// Where a reply is written. What is written is kept as a draft until it is sent;
-// every reply has a key, so that sending it again types nothing twice. A password
+// Where a reply is written, and what became of those that were sent. What is
+// written is kept as a draft until it is sent, and then by the outbox. A password
 // has a field of its own and is kept nowhere.
 
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { useWords } from "../i18n/index.js";
+import { ago, useWords } from "../i18n/index.js";
 import { toBase64 } from "../pairing/bytes.js";
 import { sends } from "../sessions/enter.js";
 import { draft, keepDraft } from "../sessions/kept.js";
-import { isObject, readOutcome, Refused, text as textOf } from "../sessions/model.js";
+import { newKey } from "../sessions/key.js";
+import { isObject, Refused, text as textOf } from "../sessions/model.js";
+import { safeAgain, type Outbox, type Reply } from "../sessions/outbox.js";
+import { outboxOf } from "../sessions/outboxes.js";
 import { oneLine } from "../sessions/plain.js";
-import { newKey, request } from "../sessions/remote.js";
+import { request } from "../sessions/remote.js";
+import { useStore } from "../store/state.js";
 import { Icon } from "./parts.js";
 
 const keyboardHere = () => !matchMedia("(pointer: coarse)").matches;
@@ -18,23 +22,22 @@ const MAX_FILE = 32 << 20;
 /** A draft is written after so long without a key. */
 const WRITE = 300;
 
-interface Reply {
-  key: string;
-  text: string;
-  state: "sending" | "sent" | "typed" | "accepted" | "unconfirmed" | "lost" | "failed" | "composer";
-  words: string;
-}
-
 export const Composer = ({ machine, session, name, live, password, focus }: { machine: string; session: string; name: string; live: boolean; password: boolean; focus: number }) => {
   const t = useWords();
   const [text, setText] = useState("");
   const [secret, setSecret] = useState("");
-  const [replies, setReplies] = useState<Reply[]>([]);
+  const box = outboxOf(machine, session);
   const [files, setFiles] = useState<{ id: string; words: string }[]>([]);
   const [quick, setQuick] = useState(false);
   const field = useRef<HTMLTextAreaElement>(null);
   const picker = useRef<HTMLInputElement>(null);
   const touched = useRef(false);
+  /** The draft, where it is not written yet. */
+  const unwritten = useRef<string | undefined>(undefined);
+  const write = () => {
+    if (unwritten.current !== undefined) void keepDraft(machine, session, unwritten.current);
+    unwritten.current = undefined;
+  };
 
   useEffect(() => {
     let shown = true;
@@ -44,10 +47,20 @@ export const Composer = ({ machine, session, name, live, password, focus }: { ma
     };
   }, [machine, session]);
   useEffect(() => {
-    if (!touched.current) return;
-    const timer = setTimeout(() => void keepDraft(machine, session, text), WRITE);
+    if (!unwritten.current) return;
+    const timer = setTimeout(write, WRITE);
     return () => clearTimeout(timer);
   }, [text]);
+  // A page that is left, hidden or closed has no such time.
+  useEffect(() => {
+    document.addEventListener("visibilitychange", write);
+    addEventListener("pagehide", write);
+    return () => {
+      document.removeEventListener("visibilitychange", write);
+      removeEventListener("pagehide", write);
+      write();
+    };
+  }, [machine, session]);
   // What was typed for one prompt is for no other, and for no field that shows it.
   useEffect(() => setSecret(""), [password]);
   useEffect(() => {
@@ -62,47 +75,29 @@ export const Composer = ({ machine, session, name, live, password, focus }: { ma
 
   const edit = (s: string) => {
     touched.current = true;
+    unwritten.current = s;
     setText(s);
-  };
-  const mark = (key: string, change: Partial<Reply>) => setReplies((all) => all.map((r) => (r.key == key ? { ...r, ...change } : r)));
-  const drop = (key: string) => setReplies((all) => all.filter((r) => r.key != key));
-
-  const deliver = async (r: Reply, append = false) => {
-    mark(r.key, { state: "sending", words: "" });
-    try {
-      const out = readOutcome(await request(machine, "reply", { session, key: r.key, text: r.text, ...(append && { append: true }), ...(password && { secret: true }) }, { receipt: (s) => mark(r.key, { state: s == "typed" ? "typed" : "sent" }) }));
-      mark(r.key, { state: out.state, words: oneLine(out.state == "accepted" ? out.evidence : out.reason) });
-      if (out.state == "accepted") setTimeout(() => drop(r.key), 5000);
-    } catch (e) {
-      const why = e instanceof Refused ? e : new Refused("failed", String(e));
-      if (why.code == "lost") mark(r.key, { state: "lost" });
-      else if (why.code == "composer") mark(r.key, { state: "composer", words: oneLine(why.text) });
-      else mark(r.key, { state: "failed", words: why.code == "offline" ? t("offlineText") : oneLine(why.message) });
-    }
   };
 
   const send = () => {
     if (!live || !(password ? secret : text.trim())) return;
-    const r: Reply = { key: newKey(), text: password ? secret : text, state: "sending", words: "" };
-    setReplies((all) => [...all.filter((x) => x.state != "accepted"), password ? { ...r, text: "" } : r]);
+    void box.send(password ? secret : text, password);
     if (password) setSecret("");
     else {
       edit("");
-      void keepDraft(machine, session, "");
+      // It goes when the message is kept.
+      unwritten.current = undefined;
     }
-    void deliver(r);
     field.current?.focus();
   };
 
   const insert = (s: string) => {
     const el = field.current;
-    const at = el?.selectionStart ?? text.length;
-    setText((was) => {
-      const before = was.slice(0, at);
-      const gap = before && !/\s$/.test(before) ? " " : "";
-      return before + gap + s + " " + was.slice(at);
-    });
-    touched.current = true;
+    const was = el?.value ?? text;
+    const at = el?.selectionStart ?? was.length;
+    const before = was.slice(0, at);
+    const gap = before && !/\s$/.test(before) ? " " : "";
+    edit(before + gap + s + " " + was.slice(at));
   };
 
   const upload = async (file: File) => {
@@ -135,57 +130,16 @@ export const Composer = ({ machine, session, name, live, password, focus }: { ma
     for (const f of all) void upload(f);
   };
 
-  const words = (r: Reply): string => {
-    switch (r.state) {
-      case "sending":
-        return t("receiptSending");
-      case "sent":
-        return t("receiptSent");
-      case "typed":
-        return t("receiptTyped");
-      case "accepted":
-        return t("receiptAccepted", { evidence: r.words });
-      case "unconfirmed":
-        return t("receiptUnconfirmed", { reason: r.words });
-      case "lost":
-        return `${t("receiptLost")} ${t("sendAgainSafe")}`;
-      case "composer":
-        return t("receiptComposer", { text: r.words });
-      case "failed":
-        return t("receiptFailed", { text: r.words });
-    }
-  };
-
   return (
     <div class="replying">
-      {replies.map((r) => (
-        <div key={r.key} class="receipt" role="status" data-receipt={r.state}>
-          {r.text && <p class="pre said">{r.text.slice(0, 200)}</p>}
-          <small>{words(r)}</small>
-          {(r.state == "lost" || r.state == "failed" || r.state == "composer" || r.state == "unconfirmed") && (
-            <div class="row">
-              {(r.state == "lost" || r.state == "failed") && r.text && (
-                <button class="quiet small" disabled={!live} onClick={() => void deliver(r)}>
-                  {t("sendAgain")}
-                </button>
-              )}
-              {r.state == "composer" && (
-                <button class="quiet small" disabled={!live} onClick={() => void deliver(r, true)}>
-                  {t("typeBehind")}
-                </button>
-              )}
-              {(r.state == "failed" || r.state == "composer") && r.text && (
-                <button class="quiet small" onClick={() => (drop(r.key), edit(text ? `${r.text}\n${text}` : r.text))}>
-                  {t("putBack")}
-                </button>
-              )}
-              <button class="quiet small" onClick={() => drop(r.key)}>
-                {t("dismiss")}
-              </button>
-            </div>
-          )}
-        </div>
-      ))}
+      <Replies
+        box={box}
+        live={live}
+        edit={(said) => {
+          edit(text ? `${said}\n${text}` : said);
+          write();
+        }}
+      />
       {files.map((f) => (
         <p key={f.id} class="receipt" role="status">
           <small>{f.words}</small>
@@ -230,5 +184,71 @@ export const Composer = ({ machine, session, name, live, password, focus }: { ma
         </button>
       </div>
     </div>
+  );
+};
+
+const receipt = (t: ReturnType<typeof useWords>, r: Reply): string => {
+  switch (r.state) {
+    case "sending":
+      return t("receiptSending");
+    case "sent":
+      return t("receiptSent");
+    case "typed":
+      return t("receiptTyped");
+    case "accepted":
+      return t("receiptAccepted", { evidence: r.words });
+    case "unconfirmed":
+      return t("receiptUnconfirmed", { reason: r.words });
+    case "lost":
+      return `${r.found ? t("receiptFound", { ago: ago(r.at) }) : t("receiptLost")} ${r.text ? t(safeAgain(r) ? "sendAgainSafe" : "sendAgainLook") : ""}`;
+    case "composer":
+      return t("receiptComposer", { text: r.words });
+    case "failed":
+      return t("receiptFailed", { text: r.code == "offline" ? t("offlineText") : r.words });
+  }
+};
+
+/** What was sent to a session that takes nothing any more is still there to be read. */
+export const Unsent = ({ box, live }: { box: Outbox; live: boolean }) =>
+  useStore(box.shown).length ? (
+    <div class="replying">
+      <Replies box={box} live={live} />
+    </div>
+  ) : null;
+
+/** What became of the messages that were sent; edit, where there is a field, takes the text of one back into it. */
+const Replies = ({ box, live, edit }: { box: Outbox; live: boolean; edit?: (text: string) => void }) => {
+  const t = useWords();
+  return (
+    <>
+      {useStore(box.shown).map((r) => (
+        <div key={r.key} class="receipt" role="status" data-receipt={r.state}>
+          {r.text && <p class="pre said">{edit ? r.text.slice(0, 200) : r.text}</p>}
+          <small>{receipt(t, r)}</small>
+          {(r.state == "lost" || r.state == "failed" || r.state == "composer" || r.state == "unconfirmed") && (
+            <div class="row">
+              {edit && safeAgain(r) && (
+                <button class="quiet small" disabled={!live} onClick={() => void box.again(r.key)}>
+                  {t("sendAgain")}
+                </button>
+              )}
+              {edit && r.state == "composer" && (
+                <button class="quiet small" disabled={!live} onClick={() => void box.again(r.key, true)}>
+                  {t("typeBehind")}
+                </button>
+              )}
+              {edit && r.text && (r.state != "lost" ? r.state != "unconfirmed" : !safeAgain(r)) && (
+                <button class="quiet small" onClick={() => (edit(r.text), box.drop(r.key))}>
+                  {t("putBack")}
+                </button>
+              )}
+              <button class="quiet small" onClick={() => box.drop(r.key)}>
+                {t("dismiss")}
+              </button>
+            </div>
+          )}
+        </div>
+      ))}
+    </>
   );
 };

@@ -4,9 +4,10 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { useWords } from "../i18n/index.js";
+import { newKey } from "../sessions/key.js";
 import { readOutcome, Refused, type Dialog, type Option, type Stage } from "../sessions/model.js";
 import { oneLine, plain } from "../sessions/plain.js";
-import { newKey, request } from "../sessions/remote.js";
+import { request } from "../sessions/remote.js";
 import { askedOf } from "./sessionwords.js";
 
 /** A card that appears under a finger takes no tap for so long: the finger was on its way to something else. */

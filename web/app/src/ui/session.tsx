@@ -6,10 +6,11 @@ import { known as machinesKnown, refreshKnown } from "../machines.js";
 import { go, href } from "../route.js";
 import { Conversation } from "../sessions/conversation.js";
 import { readHits, readRows, type Dialog, type Hit, type Item, type Run, type Session } from "../sessions/model.js";
+import { outboxOf } from "../sessions/outboxes.js";
 import { oneLine, plain } from "../sessions/plain.js";
 import { knownOf, request, watchSessions } from "../sessions/remote.js";
 import { useNow, useStore } from "../store/state.js";
-import { Composer } from "./composer.js";
+import { Composer, Unsent } from "./composer.js";
 import { DialogCard, type Answering, type Verdict } from "./dialog.js";
 import { ItemView, type Place } from "./items.js";
 import { refusalWords } from "./newsession.js";
@@ -141,6 +142,7 @@ export const SessionScreen = ({ id, session: sid, agent = "" }: { id: string; se
             ))}
           </div>
         )}
+        {!agent && (s ? s.status.state == "exited" : live) && <Unsent box={outboxOf(id, sid)} live={live} />}
         {s && !agent && s.status.state != "exited" && <Composer key={sid} machine={id} session={sid} name={nameOf(s)} live={live} password={s.status.kind == "password"} focus={focus} />}
       </main>
       {menu && s && (

@@ -68,6 +68,8 @@ export const sessionsEn = {
   receiptAccepted: "accepted: {evidence}",
   receiptUnconfirmed: "not confirmed: {reason}",
   receiptLost: "the connection broke; not known whether it arrived",
+  receiptFound: "sent {ago}, and this page was closed before there was an answer; not known whether it arrived.",
+  sendAgainLook: "Too long ago to send it again blindly: look above whether it is there.",
   receiptFailed: "not typed: {text}",
   receiptComposer: "not typed: the input box holds “{text}”",
   sendAgain: "Send again",

@@ -68,6 +68,8 @@ export const sessionsJa: { [K in keyof typeof sessionsEn]: string } = {
   receiptAccepted: "受け付けられました：{evidence}",
   receiptUnconfirmed: "確認できません：{reason}",
   receiptLost: "接続が切れ、届いたか分かりません",
+  receiptFound: "{ago}に送信し、返事の前にこのページが閉じられました。届いたか分かりません。",
+  sendAgainLook: "時間がたっているため、そのまま送り直せません。上に届いているか確かめてください。",
   receiptFailed: "入力していません：{text}",
   receiptComposer: "入力していません。入力欄に「{text}」があります",
   sendAgain: "もう一度送る",
