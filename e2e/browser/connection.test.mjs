@@ -9,7 +9,7 @@ import { readFileSync, rmSync } from "node:fs";
 import { connect, createServer } from "node:net";
 import { join } from "node:path";
 import { after, afterEach, beforeEach, test } from "node:test";
-import { closeBrowser, device, FIELD, figure, line, machineId, pair, PHONE, prompt, run, Scene, shell, shows, sleep, text, tmux, until, withCamera } from "./lib.mjs";
+import { binary, closeBrowser, device, FIELD, figure, line, machineId, pair, PHONE, prompt, run, Scene, shell, shows, sleep, text, tmux, until, withCamera } from "./lib.mjs";
 
 let scene;
 beforeEach(() => {
@@ -161,6 +161,59 @@ test("devices are listed, and a revoked one is out at once and says so", async (
   // Coming back does not help, and says the same.
   await phone.page.getByText("Try now").tap();
   await phone.page.waitForSelector('[data-why="close"][data-code="4401"]');
+});
+
+test("of a machine that lets the device in no more nothing is shown, and what was written goes when the person says so", { timeout: 60_000 }, async () => {
+  scene.tmux("-f", "/dev/null", "new-session", "-d", "-s", "secretive", "-x", "100", "-y", "30", "bash --norc");
+  scene.later(() => scene.tmux("kill-server"));
+  const up = await scene.up();
+  const phone = await device(scene);
+  const { page } = phone;
+  await pair(phone, await up.link());
+  const id = machineId(page);
+  await page.evaluate(() => (location.hash = "#/"));
+  const row = page.locator("li[data-session]", { hasText: "secretive" });
+  await row.locator("a").tap({ timeout: 20_000 });
+  await page.locator("textarea.message").fill("what I meant to say");
+  await page.evaluate((id) => (location.hash = `#/m/${id}/shell`), id);
+  await page.waitForSelector('.screen[data-phase="open"]', { timeout: 20_000 });
+  /** What this browser keeps of sessions. */
+  const kept = () =>
+    page.evaluate(async () => {
+      const db = await new Promise((done) => (indexedDB.open("holdfast.sessions").onsuccess = (e) => done(e.target.result)));
+      const all = (store) => new Promise((done) => (db.transaction(store).objectStore(store).getAll().onsuccess = (e) => done(e.target.result)));
+      const got = { lists: JSON.stringify(await all("lists")), drafts: await all("drafts"), screens: Object.keys(sessionStorage).filter((n) => n.startsWith("holdfast.screen.")) };
+      db.close();
+      return got;
+    });
+  await until(async () => (await kept()).lists.includes("secretive"), async () => JSON.stringify(await kept()));
+  // A path that breaks takes nothing away.
+  await phone.context.setOffline(true);
+  await page.evaluate(() => (location.hash = "#/"));
+  await sleep(500);
+  assert.ok((await kept()).lists.includes("secretive"));
+  await phone.context.setOffline(false);
+  await page.evaluate((id) => (location.hash = `#/m/${id}`), id);
+  await page.waitForSelector('.state[data-phase="up"]', { timeout: 20_000 });
+
+  execFileSync(binary, ["devices", "revoke", "--state", up.state, "Android, Chrome"], { env: scene.env() });
+  await page.waitForSelector("[data-out]", { timeout: 10_000 });
+  await page.evaluate(() => (location.hash = "#/"));
+  const note = page.locator("[data-out]");
+  await note.waitFor();
+  assert.match(await note.innerText(), /access was revoked/);
+  assert.equal(await row.count(), 0);
+  await until(async () => (await kept()).lists == "[]", async () => JSON.stringify(await kept()));
+  assert.deepEqual((await kept()).screens, []);
+  // Nor after a reload, which asks nobody; the person's own words are still there.
+  await page.reload();
+  await note.locator("summary").tap();
+  await note.getByText("what I meant to say").waitFor();
+  assert.equal(await row.count(), 0);
+  await note.getByRole("button", { name: "Remove the rest" }).tap();
+  await page.locator("dialog button.danger").tap();
+  await page.getByText("No machine is paired").waitFor();
+  assert.deepEqual(await kept(), { lists: "[]", drafts: [], screens: [] });
 });
 
 test("a machine with another key is refused, with both fingerprints", async () => {

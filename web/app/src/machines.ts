@@ -1,11 +1,13 @@
 // The page's side of every machine: one Worker each, started when somebody looks
 // and ended when nobody has for a while.
 
+import { outBy, type Out } from "./access.js";
 import workerUrl from "./worker/main.js?worker&url";
 import { dropPushMachine } from "./push/kept.js";
-import { dropMachine } from "./sessions/kept.js";
-import { forgetMachine, machines as stored, type Machine, type MachineView } from "./store/db.js";
+import { dropList, dropMachine } from "./sessions/kept.js";
+import { changeMachine, forgetMachine, machines as stored, type Machine, type MachineView } from "./store/db.js";
 import { createStore, type Store } from "./store/state.js";
+import { dropScreens } from "./terminal/kept.js";
 import { scriptUrl } from "./trusted.js";
 import type { Ask, Ending, LinkState, PairStep, Program, SessionsAsk, SessionsTell, Tell } from "./worker/messages.js";
 
@@ -101,8 +103,10 @@ export const connectionOf = (id: string): Connection => {
   const hear = (m: Tell) => {
     switch (m.op) {
       case "state":
+        judge(id, m.state);
         return state.set(m.state);
       case "sessionsState":
+        judge(id, m.state);
         return sessionsState.set(m.state);
       case "opened":
         return terminals.get(m.term)?.opened(m.again);
@@ -224,9 +228,13 @@ export const restarts = createStore(0);
 const pages = typeof BroadcastChannel == "undefined" ? undefined : new BroadcastChannel("holdfast.machines");
 if (pages)
   pages.onmessage = ({ data }) => {
+    if (typeof data?.out == "string") {
+      lose(data.out);
+      void refreshKnown();
+    }
     if (typeof data != "string") return;
     restart(data);
-    void refreshKnown();
+    void refreshKnown().then(() => known.value?.some((m) => m.id == data) || lose(data));
   };
 /** The machine was paired anew or is not known any more. */
 const changed = (id: string): void => {
@@ -234,9 +242,51 @@ const changed = (id: string): void => {
   pages?.postMessage(id);
 };
 
+/** Who holds something of a machine in memory hears that it is to be lost. */
+const losers = new Set<(id: string) => void>();
+export const onLose = (f: (id: string) => void): void => void losers.add(f);
+
+/** This page shows and keeps nothing of the machine's sessions any more. */
+const lose = (id: string): void => {
+  for (const f of losers) f(id);
+  dropScreens(id);
+};
+
+/**
+ * The machine, or the relay for it, has let this device in no more, for certain:
+ * names of sessions and last screens go at once, since the machine has them and
+ * this device is not to. What the person wrote goes when the person says so.
+ */
+const shutOut = async (id: string, by: Out["by"]): Promise<void> => {
+  if (known.value?.find((m) => m.id == id)?.out?.by == by) return;
+  try {
+    await changeMachine(id, { out: { by, at: Date.now() } });
+  } finally {
+    lose(id);
+    pages?.postMessage({ out: id });
+    await dropList(id);
+    await dropPushMachine(id).catch(() => undefined);
+    await refreshKnown();
+  }
+};
+
+/** It is let in again: a connection to the machine itself is what shows that. */
+const letIn = async (id: string): Promise<void> => {
+  await changeMachine(id, { out: undefined });
+  await refreshKnown();
+};
+
+/** What a connection's state says about that. */
+const judge = (id: string, s: LinkState): void => {
+  const by = outBy(s);
+  if (by) void shutOut(id, by).catch(() => undefined);
+  else if (s.phase == "up" && s.service == "ssh" && known.value?.find((m) => m.id == id)?.out) void letIn(id).catch(() => undefined);
+};
+
 export const forget = async (id: string): Promise<void> => {
   await forgetMachine(id);
   changed(id);
+  lose(id);
   await dropMachine(id);
   await dropPushMachine(id).catch(() => undefined);
   await refreshKnown();
@@ -266,9 +316,17 @@ export const wakeAll = (): void => {
   for (const c of connections.values()) c.wake();
 };
 
-/** One token of each account at each relay, for what concerns the account. */
+/** One token of each account at each relay, for what concerns the account: one that is let in, where there is one. */
 export const accounts = async (): Promise<Machine[]> => {
   const seen = new Map<string, Machine>();
-  for (const m of await stored()) seen.set(`${m.relay} ${m.account}`, m);
+  for (const m of await stored()) {
+    const name = `${m.relay} ${m.account}`;
+    if (!m.out || !seen.has(name)) seen.set(name, m);
+  }
   return [...seen.values()];
+};
+
+/** The relay does not know this token any more, which holds for every machine that was paired with it. */
+export const tokenRefused = async (token: string): Promise<void> => {
+  for (const m of await stored()) if (m.token == token) await shutOut(m.id, "relay");
 };

@@ -34,6 +34,15 @@ export const en = {
   relaySilent: "The relay {relay} does not answer. What you see is what this device remembers.",
   relayRefuses: "The relay {relay} does not know this device any more: {text}. Pair again.",
 
+  // A machine that lets this device in no more
+  outRelay: "lets this device in no more: its access was revoked, or has expired. The relay said so {ago}.",
+  outMachine: "lets this device in no more: its key was removed there. The machine said so {ago}.",
+  outGone: "Names of its sessions and its last screens were removed from this device. Pair again to come back.",
+  outWritten: "What you wrote for it and did not get sent: {n}",
+  outRemove: "Remove the rest",
+  outRemoveSure: "Remove {machine} from this device: its address, keys and settings?",
+  outRemoveSureTexts: "Remove {machine} from this device: its address, keys and settings, and what you wrote for it ({n})? This cannot be undone.",
+
   // Connection
   connIdle: "not connected",
   connDialing: "connecting to the relay…",

@@ -31,6 +31,14 @@ export const ja: Words = {
   relaySilent: "リレー {relay} が応答しません。表示はこの端末の記録です。",
   relayRefuses: "リレー {relay} はこの端末を認めていません: {text}。もう一度ペアリングしてください。",
 
+  outRelay: "はこの端末をもう受け入れません。アクセス権が取り消されたか、期限切れです({ago}にリレーが回答)。",
+  outMachine: "はこの端末をもう受け入れません。鍵がマシンから削除されています({ago}にマシンが回答)。",
+  outGone: "セッション名と最後の画面はこの端末から削除しました。戻るにはもう一度ペアリングしてください。",
+  outWritten: "書いたまま送られていない文章: {n} 件",
+  outRemove: "残りも削除",
+  outRemoveSure: "{machine} のアドレス、鍵、設定をこの端末から削除しますか?",
+  outRemoveSureTexts: "{machine} のアドレス、鍵、設定と、書いた文章({n} 件)をこの端末から削除しますか? 元に戻せません。",
+
   connIdle: "未接続",
   connDialing: "リレーに接続中…",
   connVersion: "マシンを待っています…",

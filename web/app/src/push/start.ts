@@ -2,7 +2,7 @@
 // this device where the person wants that, closes what is looked at, and goes
 // where a tap on a notification leads. All else comes when it is needed.
 
-import { known } from "../machines.js";
+import { known, onLose } from "../machines.js";
 import { knownOf, onLook } from "../sessions/remote.js";
 import { createStore } from "../store/state.js";
 import type { Shown } from "./show.js";
@@ -58,6 +58,7 @@ export const startPush = (): void => {
   onLook((machine, sessions) => void tidy(machine, sessions).catch(() => undefined));
   document.addEventListener("visibilitychange", () => document.visibilityState == "visible" && void tidy().catch(() => undefined));
   void tidy().catch(() => undefined);
+  onLose((id) => void notifications().then((all) => all.forEach((n) => (n.data as Shown | null)?.hash.startsWith(`#/m/${id}/`) && n.close()), () => undefined));
 
   const live = new Map<string, boolean>();
   const watched = new Set<string>();

@@ -33,9 +33,19 @@ export const keptList = async (machine: string): Promise<KeptList | undefined> =
 
 export const keepList = (machine: string, list: KeptList): Promise<unknown> => run("lists", "readwrite", (s) => s.put({ at: list.at, sessions: list.sessions.slice(0, MAX_KEPT) }, machine));
 
+export const dropList = (machine: string): Promise<unknown> => run("lists", "readwrite", (s) => s.delete(machine));
+
+const written = (machine: string) => IDBKeyRange.bound(`${machine} `, `${machine} \uffff`);
+
 export const dropMachine = async (machine: string): Promise<void> => {
-  await run("lists", "readwrite", (s) => s.delete(machine));
-  await run("drafts", "readwrite", (s) => s.delete(IDBKeyRange.bound(`${machine} `, `${machine} \uffff`)));
+  await dropList(machine);
+  await run("drafts", "readwrite", (s) => s.delete(written(machine)));
+};
+
+/** Every text that the person wrote for this machine and that it did not accept. */
+export const writtenFor = async (machine: string): Promise<string[]> => {
+  const all: unknown[] | undefined = await run("drafts", "readonly", (s) => s.getAll(written(machine)));
+  return (all ?? []).flatMap((v) => (typeof v == "string" ? [v] : isReply(v) ? [v.text] : []));
 };
 
 export const draft = async (machine: string, session: string): Promise<string> => {

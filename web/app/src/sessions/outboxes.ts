@@ -1,6 +1,7 @@
 // The messages on their way to every session of this page, however often its
 // screen is left and opened again.
 
+import { known } from "../machines.js";
 import { dropReply, keepReply, keptReplies } from "./kept.js";
 import { Outbox, type Ways } from "./outbox.js";
 import { request } from "./remote.js";
@@ -16,7 +17,7 @@ export const outboxOf = (machine: string, session: string): Outbox => {
   return box;
 };
 
-/** Nothing is kept of this machine any more. */
-export const dropOutboxes = (machine: string): void => {
-  for (const name of boxes.keys()) if (name.startsWith(`${machine} `)) boxes.delete(name);
-};
+// What is sent to a machine that was forgotten is not found when it is paired again.
+known.subscribe(() => {
+  for (const name of boxes.keys()) if (!known.value?.some((m) => name.startsWith(`${m.id} `))) boxes.delete(name);
+});

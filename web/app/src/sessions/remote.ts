@@ -3,7 +3,7 @@
 // such. Connections are held while somebody looks at a visible page, and no
 // longer.
 
-import { connectionOf, restarts } from "../machines.js";
+import { connectionOf, onLose, restarts } from "../machines.js";
 import { createStore, type Store } from "../store/state.js";
 import type { SessionsTell } from "../worker/messages.js";
 import { keepList, keptList } from "./kept.js";
@@ -33,6 +33,8 @@ interface Remote {
   watch(): () => void;
   lookAt(sessions: readonly string[]): () => void;
   call(request: string, params: Record<string, unknown>, on?: CallEvents): Promise<unknown> & { number: number };
+  /** Knows nothing any more, and writes nothing of what it knew. */
+  lose(): void;
 }
 
 const nothing: Known = { sessions: new Map(), live: false, asOf: undefined, features: [], skew: 0, fault: undefined };
@@ -74,9 +76,10 @@ const create = (id: string): Remote => {
   let writing: ReturnType<typeof setTimeout> | undefined;
   let leaving: ReturnType<typeof setTimeout> | undefined;
 
+  let lost = false;
   void keptList(id).then((k) => {
     // What the machine has said meanwhile is newer.
-    if (k && known.value.asOf === undefined) known.set((s) => ({ ...s, sessions: new Map(k.sessions.map((x) => [x.id, x])), asOf: k.at }));
+    if (k && !lost && known.value.asOf === undefined) known.set((s) => ({ ...s, sessions: new Map(k.sessions.map((x) => [x.id, x])), asOf: k.at }));
   });
 
   const write = () => {
@@ -194,6 +197,12 @@ const create = (id: string): Remote => {
 
   return {
     known,
+    lose() {
+      lost = true;
+      clearTimeout(writing);
+      writing = undefined;
+      known.set(nothing);
+    },
     watch() {
       lookers++;
       settle();
@@ -230,6 +239,8 @@ const remoteOf = (id: string): Remote => {
   if (!r) remotes.set(id, (r = create(id)));
   return r;
 };
+
+onLose((id) => remotes.get(id)?.lose());
 
 export const knownOf = (id: string): Store<Known> => remoteOf(id).known;
 

@@ -5,6 +5,7 @@
 // on the home screen: everything here can be made anew by pairing again.
 
 import type { DeviceKey, HostKey } from "@holdfast/ssh";
+import type { Out } from "../access.js";
 import { database, StorageError } from "./database.js";
 
 /** A machine that let this device in. Holds a token: never log one. */
@@ -27,6 +28,8 @@ export interface Machine {
   hostKeys: HostKey[];
   sshd?: { hostKeys: HostKey[]; installed: boolean; note?: string };
   pairedAt: number;
+  /** This device is let in no more, for certain. */
+  out?: Out | undefined;
 }
 
 /** What the page may see: all but the token, which stays with the code that calls the relay. */

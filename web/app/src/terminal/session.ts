@@ -12,10 +12,11 @@ import { UnicodeGraphemesAddon } from "@xterm/addon-unicode-graphemes";
 import { WebLinksAddon } from "@xterm/addon-web-links";
 import { Terminal } from "@xterm/xterm";
 import "@xterm/xterm/css/xterm.css";
-import { connectionOf, type RemoteTerminal } from "../machines.js";
+import { connectionOf, known, type RemoteTerminal } from "../machines.js";
 import { MAX_FONT, MIN_FONT, prefs, setPrefs } from "../store/prefs.js";
 import { createStore, type Store } from "../store/state.js";
 import type { Ending, Program } from "../worker/messages.js";
+import { keptName, keyOf } from "./kept.js";
 import { MAX_PASTE, linesThatRun, pasteBytes } from "./paste.js";
 import { keyBytes, type Modifiers } from "./keys.js";
 import { pace } from "./pace.js";
@@ -59,8 +60,6 @@ const coarse = () => matchMedia("(pointer: coarse)").matches;
 /** WebKit draws garbage with WebGL, and phones select only in the DOM. */
 const webglHere = () => !coarse() && !/AppleWebKit(?!.*Chrom)/.test(navigator.userAgent);
 const defaultFont = () => (coarse() ? 13 : 14);
-
-export const keptName = (key: string) => `holdfast.screen.${key}`;
 
 export class Session {
   readonly state: Store<SessionState> = createStore<SessionState>({ phase: "opening", ending: undefined, again: false, title: "", clipboard: undefined, link: undefined, paste: undefined, sheet: undefined, hint: "", scrolled: false, restored: undefined });
@@ -374,7 +373,7 @@ export class Session {
 
   /** Keeps what is on the screen for this tab: it ends with the tab, and with the program. */
   private keep(): void {
-    if (!this.shown) return;
+    if (!this.shown || known.value?.find((m) => m.id == this.machine)?.out) return;
     const screen = this.serializer.serialize({ scrollback: KEPT_LINES, excludeModes: true, excludeAltBuffer: true });
     if (screen.length <= KEPT_BYTES) this.remember(screen);
   }
@@ -416,7 +415,7 @@ const sessions = new Map<string, Session>();
 
 /** The terminal of this machine and program, made where there is none. */
 export const sessionOf = (machine: string, program: Program): Session => {
-  const key = JSON.stringify([machine, program]);
+  const key = keyOf(machine, program);
   let s = sessions.get(key);
   if (!s) sessions.set(key, (s = new Session(machine, program, key)));
   return s;

@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { ago, useWords } from "../i18n/index.js";
-import { accounts, forget } from "../machines.js";
+import { accounts, forget, tokenRefused } from "../machines.js";
 import { listDevices, RelayError, revokeDevice, type RelayDevice } from "../relay.js";
 import { machines, type Machine } from "../store/db.js";
 import { useNow } from "../store/state.js";
@@ -19,6 +19,7 @@ const ask = async (of: Machine): Promise<Group> => {
   try {
     return { of, devices: await listDevices(of.relay, of.token) };
   } catch (e) {
+    if (e instanceof RelayError && e.code == 4401) await tokenRefused(of.token).catch(() => undefined);
     return { of, devices: [], fault: e instanceof RelayError ? { code: e.code, text: e.message } : { code: 1006, text: "" } };
   }
 };

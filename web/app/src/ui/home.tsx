@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { ago, useWords } from "../i18n/index.js";
-import { accounts, known, refreshKnown, storageFault } from "../machines.js";
+import { accounts, known, refreshKnown, storageFault, tokenRefused } from "../machines.js";
 import { ended } from "../push/start.js";
 import { acknowledge, listMachines, listNotices, RelayError, type RelayMachine, type RelayNotice } from "../relay.js";
 import { go, href } from "../route.js";
@@ -10,6 +10,7 @@ import { plain } from "../sessions/plain.js";
 import { useNow, useStore } from "../store/state.js";
 import { updateReady } from "../update.js";
 import { NewSession } from "./newsession.js";
+import { Out } from "./out.js";
 import { Bar, Dot, Icon } from "./parts.js";
 import { SessionList } from "./sessionlist.js";
 import type { Mood } from "./words.js";
@@ -36,6 +37,7 @@ const useRelays = (paired: unknown): Heard[] => {
             const [machines, notices] = await Promise.all([listMachines(relay, token), listNotices(relay, token).catch(() => [])]);
             return { relay, account, machines, notices };
           } catch (e) {
+            if (e instanceof RelayError && e.code == 4401) await tokenRefused(token).catch(() => undefined);
             return { relay, account, fault: e instanceof RelayError ? { code: e.code, text: e.message } : { code: 1006, text: "" } };
           }
         }),
@@ -61,6 +63,7 @@ export const Home = ({ chosen, start, beside }: { chosen?: string | undefined; s
   const Main = beside ? "div" : "main";
   const t = useWords();
   const machines = useStore(known);
+  const inside = machines?.filter((m) => !m.out);
   const fault = useStore(storageFault);
   const heard = useRelays(machines);
   const callers = useStore(ended);
@@ -103,7 +106,7 @@ export const Home = ({ chosen, start, beside }: { chosen?: string | undefined; s
   return (
     <>
       <Bar title={t("sessions")}>
-        {!!machines?.length && (
+        {!!inside?.length && (
           <button class="icon" aria-label={t("newSession")} onClick={() => setStarting(true)}>
             <Icon name="plus" />
           </button>
@@ -111,6 +114,7 @@ export const Home = ({ chosen, start, beside }: { chosen?: string | undefined; s
       </Bar>
       <Main class="page">
         {fault && <p class="note bad" role="alert">{t("whyStorage", { text: fault })}</p>}
+        {machines?.map((m) => m.out && <Out key={m.id} machine={m} now={now} />)}
         {callers.map((c) => (
           <p class="note bad" role="status" key={c.machine}>
             <strong>{c.machine}</strong> {t("notifyEnded", { text: c.why })} <a href={href({ at: "notifications" })}>{t("notifications")}</a>
@@ -144,10 +148,12 @@ export const Home = ({ chosen, start, beside }: { chosen?: string | undefined; s
             </a>
           </section>
         )}
-        {!!machines?.length && <SessionList machines={machines} chosen={chosen} />}
+        {!!inside?.length && <SessionList machines={inside} chosen={chosen} />}
         {heard.map(
           (h) =>
-            h.fault && (
+            h.fault &&
+            // The machines themselves say it.
+            !(h.fault.code == 4401 && machines?.some((m) => m.out && m.relay == h.relay && m.account == h.account)) && (
               <p class="note bad" role="status" key={h.relay + h.account}>
                 {h.fault.code == 4401 ? t("relayRefuses", { relay: new URL(h.relay).host, text: h.fault.text }) : t("relaySilent", { relay: new URL(h.relay).host })}
               </p>
@@ -195,7 +201,7 @@ export const Home = ({ chosen, start, beside }: { chosen?: string | undefined; s
           <a href={href({ at: "about" })}>{t("about")}</a>
         </nav>
       </Main>
-      {starting && !!machines?.length && <NewSession machines={machines} onClose={() => setStarting(false)} />}
+      {starting && !!inside?.length && <NewSession machines={inside} onClose={() => setStarting(false)} />}
     </>
   );
 };

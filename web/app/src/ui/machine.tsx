@@ -8,6 +8,7 @@ import { go, href } from "../route.js";
 import { changeMachine, type MachineView } from "../store/db.js";
 import { useNow, useStore } from "../store/state.js";
 import { StateLine, Trouble, useConnection } from "./connection.js";
+import { Out } from "./out.js";
 import { Bar, Fact, Icon, Sheet } from "./parts.js";
 import { SessionList } from "./sessionlist.js";
 import { proofWords } from "./words.js";
@@ -70,8 +71,9 @@ const Known = ({ m }: { m: MachineView }) => {
     <>
       <Bar title={m.machine} sub={<StateLine id={m.id} />} back={{ at: "home" }} />
       <main class="page">
+        {m.out && <Out machine={m} now={now} gone={() => go({ at: "home" }, true)} />}
         <Trouble id={m.id} />
-        <SessionList machines={[m]} />
+        {!m.out && <SessionList machines={[m]} />}
         {!shell && <p class="note">{t("noShell")}</p>}
         {shell && (
           <>

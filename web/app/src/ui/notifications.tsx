@@ -13,7 +13,7 @@ import { Bar, Dot } from "./parts.js";
 
 export const Notifications = () => {
   const t = useWords();
-  const machines = useStore(known);
+  const machines = useStore(known)?.filter((m) => !m.out);
   const [on, set] = useState<boolean>();
   const [busy, setBusy] = useState(false);
   const [fault, setFault] = useState("");

@@ -14,6 +14,7 @@ import { Composer, Unsent } from "./composer.js";
 import { DialogCard, type Answering, type Verdict } from "./dialog.js";
 import { ItemView, type Place } from "./items.js";
 import { refusalWords } from "./newsession.js";
+import { Out } from "./out.js";
 import { Bar, Dot, Icon, Sheet } from "./parts.js";
 import { EvidenceList, useLook } from "./sessionlist.js";
 import { nameOf, sinceWords, statusMood, statusWords, whereOf } from "./sessionwords.js";
@@ -117,13 +118,14 @@ export const SessionScreen = ({ id, session: sid, agent = "" }: { id: string; se
         </button>
       </Bar>
       <main class="talkmain">
-        {!live && (
+        {machine?.out && <Out machine={machine} now={now} gone={() => go({ at: "home" }, true)} />}
+        {!live && !machine?.out && (
           <p class="strip" role="status" data-live="false">
             {known.asOf === undefined ? t("listLoading", { machine: machine?.machine ?? "" }) : t("notLive", { ago: ago(known.asOf, now) })}
           </p>
         )}
         {live && !s && <p class="strip" role="alert">{t("sessionGone")}</p>}
-        {s || !live ? <Talk key={`${sid} ${agent}`} place={place} of={talk} live={live && !!s} busy={busy || s?.status.state == "waiting"} has={!!agent || !!s?.conversation} changed={s} /> : <div class="grow" />}
+        {(s || !live) && !machine?.out ? <Talk key={`${sid} ${agent}`} place={place} of={talk} live={live && !!s} busy={busy || s?.status.state == "waiting"} has={!!agent || !!s?.conversation} changed={s} /> : <div class="grow" />}
         <div role="status">
           {verdict && (
             <p class={`strip ask ${verdict.bad ? "warn" : ""}`} data-verdict>

@@ -14,7 +14,8 @@ export const whyOf = (e: unknown): Why => {
   if (!(e instanceof SshError)) return { code: STOP, kind: "ssh", text };
   switch (e.code) {
     case "auth":
-      return { code: STOP, kind: "auth", text };
+      // With a cause it is the device's own key that could not be used.
+      return { code: STOP, kind: e.cause ? "ssh" : "auth", text };
     case "host-key":
     case "host-key-proof":
       return { code: STOP, kind: "hostKey", text };
