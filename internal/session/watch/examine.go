@@ -94,7 +94,7 @@ func (p *pane) examine(ctx context.Context) {
 	silent := !p.server.silent.IsZero()
 	dialog := p.screen.Signal != nil && p.screen.Signal.Dialog != nil
 	// A screen in motion is not read, unless it never rests.
-	moving := now.Sub(p.heard.Output) < settle && now.Sub(p.screen.at) < p.rest() && p.examined
+	moving := now.Sub(p.heard.Output) < p.settle() && now.Sub(p.screen.at) < p.rest() && p.examined
 	if moving {
 		need &^= needScreen
 	}
@@ -164,14 +164,14 @@ func (p *pane) examine(ctx context.Context) {
 	switch {
 	case p.need&needScreen != 0 || moving:
 		// As soon as it may rest, or when a restless one is due.
-		at := p.heard.Output.Add(settle)
+		at := p.heard.Output.Add(p.settle())
 		if last := p.screen.at.Add(p.rest()); last.Before(at) {
 			at = last
 		}
 		p.dueLocked(at, needScreen)
-	case now.Sub(p.heard.Output) < settle:
+	case now.Sub(p.heard.Output) < p.settle():
 		// Drawn since, or read in motion: once more when it rests.
-		p.dueLocked(p.heard.Output.Add(settle), needScreen)
+		p.dueLocked(p.heard.Output.Add(p.settle()), needScreen)
 	}
 	again := 0
 	if p.run.Facts.Known && p.sources.Ref.IsZero() && now.Sub(p.heard.Output) < lateFile {
@@ -182,7 +182,7 @@ func (p *pane) examine(ctx context.Context) {
 		// What the judge decides when nothing contradicts for a while.
 		p.dueLocked(time.Now().Add(judge.Hold+glance), 0)
 	}
-	if now.Sub(p.heard.Output) < settle {
+	if now.Sub(p.heard.Output) < p.settle() {
 		p.dueLocked(time.Now().Add(glanceAgain), 0)
 	}
 }
@@ -234,7 +234,7 @@ func (p *pane) runningLocked(l foreground.Look) {
 // screenLocked takes in the screen that was read, and what it says.
 func (p *pane) screenLocked(s *tmux.Screen, r screen.Reading, now time.Time) {
 	facts := p.run.Facts
-	resting := now.Sub(p.heard.Output) >= settle
+	resting := now.Sub(p.heard.Output) >= p.settle()
 	if r.State == "" || facts.Shell && r.State != session.Waiting {
 		if resting {
 			p.screen.Signal = nil

@@ -122,7 +122,7 @@ func (h *Handle) acted(err error) error {
 	defer h.w.mu.Unlock()
 	if p := h.w.panes[h.id]; p != nil {
 		p.dueLocked(time.Now().Add(glance), needProcess)
-		p.dueLocked(time.Now().Add(settle), needScreen)
+		p.dueLocked(time.Now().Add(p.settle()), needScreen)
 	}
 	return nil
 }

@@ -31,6 +31,11 @@ const (
 	// their spinner every 100 to 200 ms; at half, a slow redraw is read in its
 	// middle, at double a dialog shows more than a second late.
 	settle = 600 * time.Millisecond
+	// asked is the same where a question is likely: a program of no spinner stopped
+	// within a line, or the tool itself says that it waits. It outlasts the pauses
+	// within what one program prints; a half-drawn question is read again when the
+	// rest is drawn.
+	asked = 250 * time.Millisecond
 	// restless is how often the screen of a program is read that never is quiet:
 	// what stands in two such screens alike is believed.
 	restless = 1500 * time.Millisecond
@@ -133,9 +138,9 @@ func (p *pane) listedLocked(l tmux.Pane, attached int, activity, now time.Time) 
 		// Nobody told of the output; the list has its time to the second.
 		p.heard.Output = now
 		p.dueLocked(now, needProcess)
-		p.dueLocked(now.Add(settle), needScreen)
+		p.dueLocked(now.Add(p.settle()), needScreen)
 	case old.InMode != l.InMode || old.Cols != l.Cols || old.Rows != l.Rows:
-		p.dueLocked(now.Add(settle), needScreen)
+		p.dueLocked(now.Add(p.settle()), needScreen)
 	}
 	// A key pressed at the desktop while the pane is what is shown there: it was
 	// seen. Both times are to the second.
@@ -162,10 +167,22 @@ func (p *pane) outputLocked(data []byte, lost bool, now time.Time) {
 	if quiet > glance {
 		p.dueLocked(now.Add(glance), 0)
 	}
-	p.dueLocked(now.Add(settle), needScreen)
+	p.dueLocked(now.Add(p.settle()), needScreen)
 	if news.Said && p.examined {
 		p.judgeLocked()
 	}
+}
+
+// settle is how long the screen must be quiet before it is read.
+func (p *pane) settle() time.Duration {
+	said := p.heard.Signal(p.run.Facts.PID, p.run.Facts.Known)
+	switch {
+	case !p.run.Facts.Known && p.heard.Open,
+		said != nil && said.State == session.Waiting,
+		p.sources.Registry != nil && p.sources.Registry.State == session.Waiting:
+		return asked
+	}
+	return settle
 }
 
 // see notes that the person saw the pane.

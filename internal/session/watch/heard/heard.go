@@ -36,6 +36,8 @@ const (
 // Heard is what one pane said. The zero Heard has heard nothing.
 type Heard struct {
 	Output time.Time // of the last byte; its owner may set it where it hears no bytes
+	// Open says that the last bytes ended within a line, as a question does.
+	Open bool
 
 	scanner  osc.Scanner
 	status   *judge.Signal
@@ -68,6 +70,9 @@ func (h *Heard) Feed(data []byte, lost bool, program int, now time.Time) News {
 		h.scanner.Reset()
 	}
 	h.Output = now
+	if len(data) > 0 {
+		h.Open = data[len(data)-1] != '\n'
+	}
 	if now.Sub(h.window) >= time.Second {
 		h.window, h.counted = now, 0
 	}
