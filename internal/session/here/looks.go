@@ -8,15 +8,20 @@ import (
 	"holdfast/internal/session/proto"
 )
 
-// looks keeps which device looks at what.
+// looks keeps which device looks at what, in each of its views: a tab that is
+// hidden takes back nothing of one that is not.
 type looks struct {
 	// away, where it is not nil, hears of sessions that a device looks at no more
 	// by its own word.
 	away func([]session.ID)
 
 	// mu guards the field below.
-	mu       sync.Mutex
-	byDevice map[string]look
+	mu    sync.Mutex
+	views map[view]look
+}
+
+type view struct {
+	device, name string
 }
 
 type look struct {
@@ -24,13 +29,13 @@ type look struct {
 	until    time.Time
 }
 
-// maxLooks bounds the devices that look: a person has some, a machine is shared
-// by few.
+// maxLooks bounds the views that look: a person has some devices, a machine is
+// shared by few.
 const maxLooks = 256
 
-// Look replaces what a device looks at.
-func (l *looks) Look(device string, ids []session.ID) proto.Looking {
-	until, away := l.replace(device, ids, time.Now())
+// Look replaces what a view of a device looks at.
+func (l *looks) Look(device, name string, ids []session.ID) proto.Looking {
+	until, away := l.replace(view{device, name}, ids, time.Now())
 	// Not under mu, since who hears it asks looking.
 	if l.away != nil && len(away) > 0 {
 		l.away(away)
@@ -38,15 +43,15 @@ func (l *looks) Look(device string, ids []session.ID) proto.Looking {
 	return proto.Looking{Until: until.UTC()}
 }
 
-func (l *looks) replace(device string, ids []session.ID, now time.Time) (until time.Time, away []session.ID) {
+func (l *looks) replace(v view, ids []session.ID, now time.Time) (until time.Time, away []session.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for d, k := range l.byDevice {
+	for w, k := range l.views {
 		if !now.Before(k.until) {
-			delete(l.byDevice, d)
+			delete(l.views, w)
 		}
 	}
-	before, known := l.byDevice[device]
+	before, known := l.views[v]
 	k := look{sessions: map[session.ID]bool{}, until: now.Add(proto.LeaseTime)}
 	for _, id := range ids {
 		k.sessions[id] = true
@@ -57,23 +62,44 @@ func (l *looks) replace(device string, ids []session.ID, now time.Time) (until t
 		}
 	}
 	if len(ids) == 0 {
-		delete(l.byDevice, device)
+		delete(l.views, v)
 		return now, away
 	}
-	if l.byDevice == nil {
-		l.byDevice = map[string]look{}
+	if l.views == nil {
+		l.views = map[view]look{}
 	}
-	if known || len(l.byDevice) < maxLooks {
-		l.byDevice[device] = k
+	if !known {
+		l.makeRoom(v.device)
+	}
+	if known || len(l.views) < maxLooks {
+		l.views[v] = k
 	}
 	return k.until, away
+}
+
+// makeRoom forgets a device's oldest look where it has as many as it may. Its
+// caller holds mu.
+func (l *looks) makeRoom(device string) {
+	n := 0
+	var oldest view
+	for w, k := range l.views {
+		if w.device != device {
+			continue
+		}
+		if n++; n == 1 || k.until.Before(l.views[oldest].until) {
+			oldest = w
+		}
+	}
+	if n >= proto.MaxViews {
+		delete(l.views, oldest)
+	}
 }
 
 // looking says until when somebody looks at a session, where nothing renews it.
 func (l *looks) looking(id session.ID, now time.Time) (until time.Time, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, k := range l.byDevice {
+	for _, k := range l.views {
 		if now.Before(k.until) && k.sessions[id] && k.until.After(until) {
 			until, ok = k.until, true
 		}

@@ -68,8 +68,13 @@ const (
 	MaxIDs = 256
 	// MaxID is the largest id of a request: what JavaScript counts exactly.
 	MaxID = 1<<53 - 1
-	// MaxKeyBytes bounds the key by which a reply is made at most once.
+	// MaxKeyBytes bounds the key by which a reply is made at most once, and the
+	// name of a view.
 	MaxKeyBytes = 64
+
+	// MaxViews bounds the views of a device that look at once: the tabs of a
+	// person who never closes one. Of more, those that looked last count.
+	MaxViews = 16
 
 	// LeaseTime is how long a look lasts. A client renews it at two thirds.
 	LeaseTime = 30 * time.Second

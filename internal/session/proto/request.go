@@ -172,9 +172,12 @@ type End struct {
 }
 
 // Look tells that a person is looking at sessions for LeaseTime from now. It
-// replaces what this device looked at; none takes it back.
+// replaces what this view of the device looked at; none takes it back.
 type Look struct {
 	Sessions []session.ID `json:"sessions"`
+	// View names one of several windows of a device, at most MaxKeyBytes of base64url: what one of them shows no more
+	// another may still show. It outlives the connection, so that a window that connects again replaces its own.
+	View string `json:"view,omitempty"`
 }
 
 // Looking answers Look.

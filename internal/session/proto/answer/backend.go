@@ -81,7 +81,7 @@ type Starter interface {
 
 // Looks keeps who is looking.
 type Looks interface {
-	Look(device string, sessions []session.ID) proto.Looking
+	Look(device, view string, sessions []session.ID) proto.Looking
 }
 
 // Push calls devices when a session begins to wait.

@@ -92,7 +92,12 @@ func look(_ context.Context, c *conn, r proto.Look) (any, error) {
 			return nil, err
 		}
 	}
-	return c.o.Backend.Looks.Look(c.o.Device, r.Sessions), nil
+	if r.View != "" {
+		if err := checkKey("view", r.View); err != nil {
+			return nil, err
+		}
+	}
+	return c.o.Backend.Looks.Look(c.o.Device, r.View, r.Sessions), nil
 }
 
 func page(ctx context.Context, c *conn, r proto.Page) (any, error) {
@@ -251,13 +256,13 @@ func (c *conn) receipts(id int64) func(proto.Stage) {
 	}
 }
 
-func checkKey(key string) error {
+func checkKey(what, key string) error {
 	if key == "" || len(key) > proto.MaxKeyBytes {
-		return proto.Errorf(proto.CodeSyntax, "the key needs 1 to %d characters", proto.MaxKeyBytes)
+		return proto.Errorf(proto.CodeSyntax, "the %s needs 1 to %d characters", what, proto.MaxKeyBytes)
 	}
 	for _, r := range key {
 		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_') {
-			return proto.Errorf(proto.CodeSyntax, "the key may hold letters, digits, - and _ only")
+			return proto.Errorf(proto.CodeSyntax, "the %s may hold letters, digits, - and _ only", what)
 		}
 	}
 	return nil
@@ -269,7 +274,7 @@ func reply(c *conn, id int64, line []byte) (func(context.Context) (any, error), 
 		err = checkSession(r.Session)
 	}
 	if err == nil {
-		err = checkKey(r.Key)
+		err = checkKey("key", r.Key)
 	}
 	if err == nil {
 		err = checkText("the text", r.Text, proto.MaxTextBytes)
@@ -288,7 +293,7 @@ func approve(c *conn, id int64, line []byte) (func(context.Context) (any, error)
 		err = checkSession(r.Session)
 	}
 	if err == nil && r.Key != "" {
-		err = checkKey(r.Key)
+		err = checkKey("key", r.Key)
 	}
 	if err == nil && (r.Digest == "" || len(r.Digest) > 64) {
 		err = proto.Errorf(proto.CodeSyntax, "an approval names the digest of its dialog")
@@ -359,7 +364,7 @@ func attach(ctx context.Context, c *conn, r proto.On) (any, error) {
 }
 
 func pushSubscribe(_ context.Context, c *conn, r proto.PushSubscribe) (any, error) {
-	if len(r.As) < minAsBytes || checkKey(r.As) != nil {
+	if len(r.As) < minAsBytes || checkKey("name", r.As) != nil {
 		return nil, proto.Errorf(proto.CodeSyntax, "the name for this machine is not %d to %d characters of base64url", minAsBytes, proto.MaxKeyBytes)
 	}
 	return c.o.Backend.Push.Subscribe(c.o.Device, r)

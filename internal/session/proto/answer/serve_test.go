@@ -112,8 +112,8 @@ func (f *fake) Follow(ctx context.Context, r proto.Follow, emit func(any) error)
 		}
 	}
 }
-func (f *fake) Look(device string, ids []session.ID) proto.Looking {
-	f.note("look %s %v", device, ids)
+func (f *fake) Look(device, view string, ids []session.ID) proto.Looking {
+	f.note("look %s %s %v", device, view, ids)
 	return proto.Looking{Until: time.Now().Add(proto.LeaseTime).UTC()}
 }
 func (f *fake) Commands(context.Context) (proto.Commands, error) {
@@ -348,6 +348,9 @@ func TestRequests(t *testing.T) {
 			{`{"op":"seen","id":4,"session":"none:%1"}`, "error", `"code":"no-session"`},
 			{`{"op":"seen","id":4,"session":"k3f9:%1"}`, "answer", `"result":{}`},
 			{`{"op":"look","id":5,"sessions":["k3f9:%1"]}`, "answer", `"until":`},
+			{`{"op":"look","id":5,"sessions":["k3f9:%1"],"view":"q-1_"}`, "answer", `"until":`},
+			{`{"op":"look","id":5,"sessions":["k3f9:%1"],"view":"a b"}`, "error", `"code":"syntax"`},
+			{`{"op":"look","id":5,"sessions":["k3f9:%1"],"view":"` + strings.Repeat("v", 65) + `"}`, "error", `"code":"syntax"`},
 			{`{"op":"approve","id":6,"session":"k3f9:%1","digest":"d0","role":"approve"}`, "error", `"dialog":{"digest":"d1","title":"Run rm?"}`},
 			{`{"op":"approve","id":6,"session":"k3f9:%1","digest":"d1","role":"approve","option":"1"}`, "error", `"code":"syntax"`},
 			{`{"op":"approve","id":6,"session":"k3f9:%1","digest":"d1","option":"1"}`, "answer", `"state":"unconfirmed"`},

@@ -7,6 +7,7 @@ import { connectionOf, onLose, restarts } from "../machines.js";
 import { createStore, type Store } from "../store/state.js";
 import type { SessionsTell } from "../worker/messages.js";
 import { keepList, keptList } from "./kept.js";
+import { newKey } from "./key.js";
 import { Refused, type Session, type Stage } from "./model.js";
 
 export interface Known {
@@ -56,6 +57,8 @@ export const onSession = (f: (machine: string, before: Session | undefined, now:
 
 /** A look lasts 30 s at the machine, and is told anew so often, in ms. */
 const LOOK = 20_000;
+/** This page among those of the device: what a hidden one shows no more another may still show. */
+const VIEW = newKey();
 /** Between one view and the next, ms: what both show was looked at all the time. */
 const TURN = 150;
 /** So many sessions can be looked at: docs/sessions.md. */
@@ -114,7 +117,7 @@ const create = (id: string): Remote => {
     if (!known.value.live || !known.value.features.includes("look")) return;
     if (!ids.length && !told) return;
     told = ids.join(" ");
-    void request(id, "look", { sessions: ids }).catch(() => undefined);
+    void request(id, "look", { sessions: ids, view: VIEW }).catch(() => undefined);
     if (ids.length) renewing = setTimeout(() => look(), LOOK);
   };
   const lookSoon = () => {
