@@ -17,6 +17,8 @@ export interface TerminalEvents {
   /** Nobody takes input until it is opened again. */
   detached(): void;
   data(data: Uint8Array): void;
+  /** So many bytes of input were not sent. */
+  dropped(bytes: number): void;
   ended(ending: Ending): void;
 }
 
@@ -114,6 +116,8 @@ export const connectionOf = (id: string): Connection => {
         return terminals.get(m.term)?.detached();
       case "data":
         return terminals.get(m.term)?.data(m.data);
+      case "dropped":
+        return terminals.get(m.term)?.dropped(m.bytes);
       case "ended": {
         const t = terminals.get(m.term);
         terminals.delete(m.term);

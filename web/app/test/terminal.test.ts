@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { SshError, type Channel, type Client, type Exit } from "@holdfast/ssh";
-import { createTerminal } from "../src/worker/terminal.js";
+import { createTerminal, MAX_WAITING } from "../src/worker/terminal.js";
 import type { Ending, Program } from "../src/worker/messages.js";
 
 /** A connection of which every channel notes what was asked of it. */
@@ -32,6 +32,7 @@ const scene = (program: Program, size: { cols: number; rows: number }) => {
     detached: () => heard.push("detached"),
     data: (data) => heard.push(data.length),
     ended: (e: Ending) => heard.push(e),
+    dropped: (bytes) => heard.push(`dropped ${bytes}`),
     sent: () => {},
   });
   return { terminal, heard };
@@ -128,7 +129,7 @@ test("a channel of which something is refused is closed: the next attempts find 
 
 test("a flood reaches the page in few pieces, in order, and a single answer at once", async () => {
   const got: Uint8Array[] = [];
-  const terminal = createTerminal({ kind: "shell" }, { cols: 80, rows: 24 }, { opened: () => {}, detached: () => {}, ended: () => {}, sent: () => {}, data: (d) => got.push(d) });
+  const terminal = createTerminal({ kind: "shell" }, { cols: 80, rows: 24 }, { opened: () => {}, detached: () => {}, ended: () => {}, dropped: () => {}, sent: () => {}, data: (d) => got.push(d) });
   const c = connection();
   terminal.connected(c.client);
   await soon();
@@ -151,4 +152,38 @@ test("a flood reaches the page in few pieces, in order, and a single answer at o
   c.ended({ code: 0 });
   await soon();
   assert.equal(got.at(-1)!.at(-1), 7);
+});
+
+test("input that does not fit is said, and nothing behind it goes before what waits has gone", async () => {
+  const { terminal, heard } = scene({ kind: "shell" }, { cols: 80, rows: 24 });
+  const c = connection();
+  const written: number[] = [];
+  let took: (() => void)[] = [];
+  const stuck = { ...(await c.client.openSession()), write: (b: Uint8Array) => (written.push(b.length), new Promise<void>((r) => took.push(r))) } as unknown as Channel;
+  terminal.connected({ openSession: async () => stuck } as unknown as Client);
+  await soon();
+  heard.length = 0;
+  terminal.input(new Uint8Array(MAX_WAITING - 1));
+  terminal.input(new Uint8Array(1000));
+  // An Enter would still fit, and would run what is not whole.
+  terminal.input(new Uint8Array(1));
+  await soon();
+  assert.deepEqual([heard, written], [["dropped 1000", "dropped 1"], [MAX_WAITING - 1]]);
+  for (const done of took) done();
+  await soon();
+  terminal.input(new Uint8Array(2));
+  await soon();
+  assert.deepEqual([heard.length, written], [2, [MAX_WAITING - 1, 2]]);
+});
+
+test("what waited when the connection broke is said not to be sent", async () => {
+  const { terminal, heard } = scene({ kind: "tmux", name: "w", fit: false }, { cols: 80, rows: 24 });
+  const c = connection();
+  const stuck = { ...(await c.client.openSession()), write: () => new Promise<void>(() => undefined) } as unknown as Channel;
+  terminal.connected({ openSession: async () => stuck } as unknown as Client);
+  await soon();
+  terminal.input(new Uint8Array(30));
+  terminal.input(new Uint8Array(12));
+  terminal.disconnected();
+  assert.deepEqual(heard, ["opened", "dropped 42", "detached"]);
 });

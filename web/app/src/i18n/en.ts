@@ -161,6 +161,7 @@ export const en = {
   termRestored: "From before, at {time}",
   openAgain: "Open again",
   notSent: "Not connected: what you type is not sent.",
+  inputDropped: "Not sent, or not all of it: {size} of what you typed or pasted. The machine did not take it fast enough, or the connection broke.",
   field: "Type here",
   fieldHidden: "Typing is hidden",
   hideTyping: "Hide what I type",

@@ -151,6 +151,7 @@ export const ja: Words = {
   termRestored: "{time} 時点の表示",
   openAgain: "もう一度開く",
   notSent: "未接続です。入力は送信されません。",
+  inputDropped: "入力または貼り付けのうち {size} は、全部または一部が送られていません。マシンの受け取りが間に合わなかったか、接続が切れました。",
   field: "ここに入力",
   fieldHidden: "入力を隠しています",
   hideTyping: "入力を隠す",

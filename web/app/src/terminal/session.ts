@@ -40,6 +40,8 @@ export interface SessionState {
   /** A sentence's key, shown for a moment. */
   hint: "" | "notSent" | "scrollOwn" | "clipboardRefused" | "pasteTooLong";
   scrolled: boolean;
+  /** Bytes that were typed or pasted and not sent, since that was last dismissed. */
+  unsent: number;
   /** What is shown was kept from before a reload; wall clock, ms. */
   restored: number | undefined;
 }
@@ -62,7 +64,7 @@ const webglHere = () => !coarse() && !/AppleWebKit(?!.*Chrom)/.test(navigator.us
 const defaultFont = () => (coarse() ? 13 : 14);
 
 export class Session {
-  readonly state: Store<SessionState> = createStore<SessionState>({ phase: "opening", ending: undefined, again: false, title: "", clipboard: undefined, link: undefined, paste: undefined, sheet: undefined, hint: "", scrolled: false, restored: undefined });
+  readonly state: Store<SessionState> = createStore<SessionState>({ phase: "opening", ending: undefined, again: false, title: "", clipboard: undefined, link: undefined, paste: undefined, sheet: undefined, hint: "", scrolled: false, unsent: 0, restored: undefined });
   readonly term: Terminal;
   /** Called when the person taps the terminal: the field takes the focus. */
   onTap: () => void = () => {};
@@ -209,6 +211,7 @@ export class Session {
           this.remote?.consumed(data.length);
         });
       },
+      dropped: (bytes) => this.patch({ unsent: this.state.value.unsent + bytes }),
       ended: (ending) => {
         this.remote = undefined;
         this.shown = false;
@@ -302,6 +305,11 @@ export class Session {
     if (!sure && linesThatRun(text, bracketed)) return this.patch({ paste: text });
     this.patch({ paste: undefined });
     this.send(pasteBytes(text, bracketed));
+  }
+
+  /** The person has read how much was not sent. */
+  readUnsent(): void {
+    this.patch({ unsent: 0 });
   }
 
   dismiss(what: "clipboard" | "link" | "paste" | "sheet"): void {

@@ -14,6 +14,7 @@ import type { Program } from "../worker/messages.js";
 import { StateLine, Trouble, useConnection } from "./connection.js";
 import { KeyRow, noSticky, type Sticky } from "./keyrow.js";
 import { Bar, Icon, Sheet } from "./parts.js";
+import { sizeWords } from "./sessionwords.js";
 
 export interface TerminalProps {
   id: string;
@@ -123,6 +124,14 @@ export const TerminalScreen = ({ id, program }: TerminalProps) => {
           <button onClick={() => void session.takeClipboard()}>{t("allow")}</button>
           <button class="quiet" onClick={() => session.dismiss("clipboard")}>
             {t("deny")}
+          </button>
+        </section>
+      )}
+      {s.unsent > 0 && (
+        <section class="strip ask" role="alert" data-unsent={s.unsent}>
+          <p>{t("inputDropped", { size: sizeWords(s.unsent) })}</p>
+          <button class="quiet" onClick={() => session.readUnsent()}>
+            {t("dismiss")}
           </button>
         </section>
       )}

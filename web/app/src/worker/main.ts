@@ -135,6 +135,7 @@ const heard = async (m: Ask): Promise<void> => {
           terminals.delete(m.term);
           tell({ op: "ended", term: m.term, ending });
         },
+        dropped: (bytes) => tell({ op: "dropped", term: m.term, bytes }),
         sent: (bytes) => void linkFor("terminals").then((l) => l?.sent(bytes)),
       });
       terminals.set(m.term, t);

@@ -111,6 +111,8 @@ export type Tell =
   /** Its connection is gone; it opens again on the next. */
   | { op: "detached"; term: number }
   | { op: "data"; term: number; data: Uint8Array }
+  /** So many bytes of its input were not sent and will not be. */
+  | { op: "dropped"; term: number; bytes: number }
   | { op: "ended"; term: number; ending: Ending }
   | { op: "ran"; id: number; code: number | undefined; text: string }
   | { op: "pairing"; step: PairStep }

@@ -13,11 +13,13 @@ export interface TerminalEvents {
   detached(): void;
   data(data: Uint8Array): void;
   ended(ending: Ending): void;
+  /** So many bytes of input were not sent and will not be. */
+  dropped(bytes: number): void;
   /** Own bytes went out: what the judge of typing wants to know. */
   sent(bytes: number): void;
 }
 
-/** Input that waits for the channel; a paste larger than that is refused by the page. */
+/** Input that waits for the channel: two pastes, of which the page refuses larger ones. What does not fit is dropped, and said. */
 export const MAX_WAITING = 4 << 20;
 
 /**
@@ -49,6 +51,8 @@ export const createTerminal = (program: Program, { cols, rows }: { cols: number;
   let times = 0; // that it was opened
   let over = false;
   let waiting = 0; // bytes of input not yet on their way
+  /** Something was dropped: all that follows is, too, until what waits has gone, so that no Enter runs a text that has a hole. */
+  let full = false;
   let queue = Promise.resolve();
   /** Chunks that the page has not shown, in order. */
   let shown: { left: number; done: () => void }[] = [];
@@ -130,8 +134,11 @@ export const createTerminal = (program: Program, { cols, rows }: { cols: number;
     disconnected() {
       channel = undefined;
       queue = Promise.resolve();
+      const unsent = waiting;
       waiting = 0;
+      full = false;
       if (!over) rest();
+      if (!over && unsent) on.dropped(unsent);
       settle();
       if (over || !times) return;
       if (program.kind == "shell") finish({ how: "lost" });
@@ -141,7 +148,12 @@ export const createTerminal = (program: Program, { cols, rows }: { cols: number;
       const c = channel;
       // What is typed into a lost connection belongs to no program: the page
       // shows that it is not sent.
-      if (!c || over || waiting + data.length > MAX_WAITING) return;
+      if (!c || over) return;
+      full &&= waiting > 0;
+      if (full || waiting + data.length > MAX_WAITING) {
+        full = true;
+        return on.dropped(data.length);
+      }
       waiting += data.length;
       queue = queue.then(async () => {
         if (c != channel) return;
