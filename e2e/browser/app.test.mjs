@@ -44,6 +44,7 @@ part("three machines, of which one is half-open: it says so with age and reason,
     await page.evaluate(() => (location.hash = "#/pair"));
     await page.locator("textarea.link").fill(link);
     await page.getByRole("button", { name: "Pair", exact: true }).tap();
+    await page.locator("[data-relay] button").first().tap();
     await page.waitForURL(/#\/m\//, { timeout: 30_000 });
     await page.waitForSelector('.state[data-phase="up"]', { timeout: 20_000 });
   }

@@ -22,6 +22,9 @@ const phase = (page, p, ms = 20_000) => page.waitForSelector(`.state[data-phase=
 const fault = async (page, link) => {
   await page.goto("about:blank");
   await page.goto(link);
+  const found = await page.waitForSelector("[data-fault], [data-relay]", { timeout: 30_000 });
+  // A link of another relay than the page's is asked about first.
+  if (await found.getAttribute("data-relay")) await page.locator("[data-relay] button").first().tap();
   return (await page.waitForSelector("[data-fault]", { timeout: 30_000 })).getAttribute("data-fault");
 };
 
@@ -84,6 +87,26 @@ test("expired, used, foreign, tampered and cut links each say so", { timeout: 12
   await page.locator("textarea.link").fill((await up.link()).replace(/(.{60})/g, "$1\n"));
   await page.locator("button", { hasText: /^Pair$/ }).tap();
   await page.waitForURL(/#\/m\//, { timeout: 30_000 });
+});
+
+test("a link of another relay asks first, and sends it nothing before the answer", async () => {
+  const [up, other] = [await scene.up(), await scene.up({ name: "other" })];
+  const d = await device(scene);
+  const { page } = d;
+  const link = await other.link();
+  const question = page.locator("[data-relay]");
+  await page.goto(`${up.url}/#${link.split("#")[1]}`);
+  await question.waitFor();
+  assert.match(await question.innerText(), new RegExp(`${new URL(other.url).host}[^]*other[^]*${new URL(up.url).host}`));
+  await page.getByText("Do not pair").tap();
+  await page.locator("textarea.link").waitFor();
+  assert.deepEqual(d.requests.filter((r) => r.startsWith(other.url)), []);
+  // Pasted, and meant: the link is still good.
+  await page.locator("textarea.link").fill(link);
+  await page.locator("button", { hasText: /^Pair$/ }).tap();
+  await question.getByText("Pair through").tap();
+  await page.waitForURL(/#\/m\//, { timeout: 30_000 });
+  await phase(page, "up");
 });
 
 test("the page scans the code of a link itself", async () => {

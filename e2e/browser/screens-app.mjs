@@ -39,6 +39,7 @@ export const takeAppScreens = async (take) => {
         await page.evaluate(() => (location.hash = "#/pair"));
         await page.locator("textarea.link").fill(link);
         await page.getByRole("button", { name: "Pair", exact: true }).click();
+        await page.locator("[data-relay] button").first().click();
         await page.waitForURL(/#\/m\//, { timeout: 30_000 });
         await page.waitForSelector('.state[data-phase="up"]', { timeout: 20_000 });
         await page.evaluate(() => (location.hash = "#/"));

@@ -107,6 +107,9 @@ export const relayOk = (relay: string): boolean => {
   return !!u.host && !u.username && !u.password && !/^https?:\/\/[^/]*@/.test(relay);
 };
 
+/** Whether a link leads to another relay than the one that serves this page. */
+export const foreignRelay = (relay: string, origin: string): boolean => new URL(relay).origin != origin;
+
 export const machineOk = (machine: string): boolean => /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/.test(machine);
 
 const derive = async (secret: Bytes, info: string): Promise<Bytes> => {

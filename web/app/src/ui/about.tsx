@@ -6,6 +6,7 @@ import { fingerprint } from "../pairing/key.js";
 import { storedKey } from "../store/db.js";
 import { prefs, setPrefs, type Prefs } from "../store/prefs.js";
 import { useStore } from "../store/state.js";
+import { Coded } from "./coded.js";
 import { Bar, Fact } from "./parts.js";
 
 /** Written into the page by its build: over every file of it. */
@@ -40,7 +41,9 @@ export const About = () => {
             <option value="dark">{t("themeDark")}</option>
           </select>
         </label>
-        <p>{t("aboutTrust")}</p>
+        <p>
+          <Coded>{t("aboutTrust")}</Coded>
+        </p>
         <dl>
           <Fact name={t("version")}>{__VERSION__}</Fact>
           <Fact name={t("digest")}>

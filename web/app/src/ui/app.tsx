@@ -5,6 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import { useWords } from "../i18n/index.js";
 import { route, type Route } from "../route.js";
 import { useStore } from "../store/state.js";
+import { Coded } from "./coded.js";
 import { Home } from "./home.js";
 import { MachineScreen } from "./machine.js";
 import { PairScreen } from "./pair.js";
@@ -107,7 +108,9 @@ export const Insecure = () => {
   return (
     <main class="page">
       <h1>{t("insecureTitle")}</h1>
-      <p>{t("insecureText", { host: location.host })}</p>
+      <p>
+        <Coded>{t("insecureText", { host: location.host })}</Coded>
+      </p>
     </main>
   );
 };

@@ -9,6 +9,7 @@ import { go, href } from "../route.js";
 import { plain } from "../sessions/plain.js";
 import { useNow, useStore } from "../store/state.js";
 import { updateReady } from "../update.js";
+import { Coded } from "./coded.js";
 import { NewSession } from "./newsession.js";
 import { Out } from "./out.js";
 import { Bar, Dot, Icon } from "./parts.js";
@@ -142,7 +143,9 @@ export const Home = ({ chosen, start, beside }: { chosen?: string | undefined; s
         {machines?.length === 0 && !fault && (
           <section class="empty">
             <p>{t("noMachines")}</p>
-            <p>{t("noMachinesHow")}</p>
+            <p>
+              <Coded>{t("noMachinesHow")}</Coded>
+            </p>
             <a class="button" href={href({ at: "pair" })}>
               {t("pairMachine")}
             </a>

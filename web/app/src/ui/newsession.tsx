@@ -2,13 +2,16 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { useWords } from "../i18n/index.js";
+import { connectionOf } from "../machines.js";
 import { go } from "../route.js";
 import { idOk, isObject, list, text, Refused } from "../sessions/model.js";
 import { oneLine } from "../sessions/plain.js";
 import { knownOf, request } from "../sessions/remote.js";
 import type { MachineView } from "../store/db.js";
 import { useStore } from "../store/state.js";
+import type { LinkState } from "../worker/messages.js";
 import { Sheet } from "./parts.js";
+import { comes, whyWords } from "./words.js";
 
 export const refusalWords = (t: ReturnType<typeof useWords>, e: unknown): string => {
   if (e instanceof Refused && e.code == "offline") return t("offlineText");
@@ -19,17 +22,20 @@ export const NewSession = ({ machines, onClose }: { machines: readonly MachineVi
   const t = useWords();
   const [id, setId] = useState((machines.find((m) => knownOf(m.id).value.live) ?? machines[0]!).id);
   const live = useStore(knownOf(id), (k) => k.live);
+  const fault = useStore(knownOf(id), (k) => k.fault);
+  const link = useStore(connectionOf(id).sessionsState);
+  const machine = machines.find((m) => m.id == id);
   const [commands, setCommands] = useState<{ name: string; label: string }[]>([]);
   const [dirs, setDirs] = useState<string[]>([]);
   const [dir, setDir] = useState("~");
   const [command, setCommand] = useState("");
-  const [fault, setFault] = useState("");
+  const [refused, setRefused] = useState("");
   const [busy, setBusy] = useState(false);
 
   useEffect(() => {
     let shown = true;
     setCommands([]);
-    setFault("");
+    setRefused("");
     if (!live) return;
     request(id, "commands").then(
       (r) => {
@@ -39,7 +45,7 @@ export const NewSession = ({ machines, onClose }: { machines: readonly MachineVi
         setCommand(all[0]?.name ?? "");
         setDirs(list(r["dirs"], 64).map((d) => text(d, 4096)).filter(Boolean));
       },
-      (e) => shown && setFault(refusalWords(t, e)),
+      (e) => shown && setRefused(refusalWords(t, e)),
     );
     return () => {
       shown = false;
@@ -48,14 +54,14 @@ export const NewSession = ({ machines, onClose }: { machines: readonly MachineVi
 
   const start = async () => {
     setBusy(true);
-    setFault("");
+    setRefused("");
     try {
       const r = await request(id, "new", { dir, command });
       const session = isObject(r) ? r["session"] : undefined;
       onClose();
       if (idOk(session)) go({ at: "session", id, session });
     } catch (e) {
-      setFault(refusalWords(t, e));
+      setRefused(refusalWords(t, e));
       setBusy(false);
     }
   };
@@ -81,7 +87,7 @@ export const NewSession = ({ machines, onClose }: { machines: readonly MachineVi
             </select>
           </label>
         )}
-        {!live && <p class="note">{t("offlineText")}</p>}
+        {(!live || (!commands.length && !refused)) && <Wait name={machine?.machine ?? ""} live={live} link={link} why={fault ? oneLine(fault.text) : ""} />}
         <label>
           {t("newDir")}
           <input value={dir} onInput={(e) => setDir(e.currentTarget.value)} list="dirs" autocapitalize="off" autocomplete="off" spellcheck={false} />
@@ -101,9 +107,24 @@ export const NewSession = ({ machines, onClose }: { machines: readonly MachineVi
             ))}
           </select>
         </label>
-        {fault && <p class="note bad" role="alert">{fault}</p>}
+        {refused && <p class="note bad" role="alert">{refused}</p>}
         <button disabled={!live || !command || !dir || busy}>{t("newStart")}</button>
       </form>
     </Sheet>
+  );
+};
+
+const Wait = ({ name, live, link, why }: { name: string; live: boolean; link: LinkState; why: string }) => {
+  const t = useWords();
+  if (comes(live, link, why))
+    return (
+      <p class="busy" role="status">
+        {t(live || link.phase == "up" ? "listLoading" : "newConnecting", { machine: name })}
+      </p>
+    );
+  return (
+    <p class="note bad" role="status">
+      {t("offlineText")} {why || (link.why && whyWords(link.why))}
+    </p>
   );
 };

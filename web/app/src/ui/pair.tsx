@@ -4,9 +4,11 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { clock, useWords, type Key } from "../i18n/index.js";
 import { pairByLink } from "../machines.js";
+import { foreignRelay, parseLink } from "../pairing/link.js";
 import { go, openedWith } from "../route.js";
 import { useStore } from "../store/state.js";
 import type { PairStep, Tell } from "../worker/messages.js";
+import { Coded } from "./coded.js";
 import { Bar, Fact } from "./parts.js";
 import { faultWords } from "./words.js";
 
@@ -32,7 +34,19 @@ export const PairScreen = () => {
   const [fault, setFault] = useState<Extract<Tell, { op: "notPaired" }>>();
   const [scanning, setScanning] = useState(false);
 
+  /** A link of another relay than this page's, until the person has said whether it is meant. */
+  const [foreign, setForeign] = useState<{ link: string; relay: string; machine: string }>();
+
+  const begin = async (text: string) => {
+    setFault(undefined);
+    // One that cannot be read is told apart where it is used.
+    const link = await parseLink(text).catch(() => undefined);
+    if (link && foreignRelay(link.relay, location.origin)) return setForeign({ link: text, relay: link.relay, machine: link.machine });
+    await run(text);
+  };
+
   const run = async (text: string) => {
+    setForeign(undefined);
     setFault(undefined);
     setStep("key");
     const result = await pairByLink(text, name.trim() || guessName(), setStep);
@@ -48,7 +62,7 @@ export const PairScreen = () => {
     if (!opened) return;
     openedWith.set("");
     if (ios() && !installed()) setLink(opened);
-    else void run(opened);
+    else void begin(opened);
   }, [opened]);
 
   return (
@@ -57,7 +71,9 @@ export const PairScreen = () => {
       <main class="page">
         {fault && (
           <section class="note bad" role="alert" data-fault={fault.fault}>
-            <p>{faultWords(fault.fault, { text: fault.text ?? "", time: fault.expires ? clock(fault.expires) : "" })}</p>
+            <p>
+              <Coded>{faultWords(fault.fault, { text: fault.text ?? "", time: fault.expires ? clock(fault.expires) : "" })}</Coded>
+            </p>
             {fault.shown && (
               <dl>
                 <Fact name={t("whyHostKeyPinned")}>
@@ -72,7 +88,24 @@ export const PairScreen = () => {
             )}
           </section>
         )}
-        {step ? (
+        {foreign && (
+          <section class="note" role="alert" data-relay={foreign.relay}>
+            <h2>{t("pairForeign")}</h2>
+            <p>
+              <code class="break">{foreign.relay}</code>
+            </p>
+            <p>{t("pairForeignWhat", { machine: foreign.machine, page: location.host })}</p>
+            <div class="row">
+              <button class="grow" onClick={() => void run(foreign.link)}>
+                {t("pairForeignGo", { relay: new URL(foreign.relay).host })}
+              </button>
+              <button class="quiet" onClick={() => setForeign(undefined)}>
+                {t("pairForeignNot")}
+              </button>
+            </div>
+          </section>
+        )}
+        {foreign ? null : step ? (
           <p class="busy" role="status">
             {t(steps[step])}
           </p>
@@ -84,14 +117,16 @@ export const PairScreen = () => {
                 e.preventDefault();
                 const text = link;
                 setLink("");
-                void run(text);
+                void begin(text);
               }}
             >
               <label>
                 {t("pairPaste")}
                 <textarea class="link" rows={4} value={link} onInput={(e) => setLink(e.currentTarget.value)} placeholder={t("pairPasteHint")} autocapitalize="off" autocomplete="off" spellcheck={false} />
               </label>
-              <p class="dim">{t("pairWhere")}</p>
+              <p class="dim">
+                <Coded>{t("pairWhere")}</Coded>
+              </p>
               <label>
                 {t("pairName")}
                 <input value={name} maxLength={64} onInput={(e) => setName(e.currentTarget.value)} />
@@ -111,7 +146,7 @@ export const PairScreen = () => {
               <Scanner
                 onFound={(text) => {
                   setScanning(false);
-                  void run(text);
+                  void begin(text);
                 }}
               />
             ) : (

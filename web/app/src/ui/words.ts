@@ -70,6 +70,9 @@ export const whyWords = (w: Why): string => {
 /** Whether pairing again is what helps. */
 export const needsPairing = (w: Why | undefined): boolean => !!w && (w.kind == "auth" || w.kind == "hostKey" || w.kind == "unknownMachine" || (w.kind == "close" && (w.code == 4401 || w.code == 4403)));
 
+/** Whether a machine that does not answer yet is on its way, or cannot be had now. */
+export const comes = (live: boolean, link: LinkState, why: string): boolean => live || (!why && link.phase != "waiting" && link.phase != "stopped");
+
 const faults: Record<PairFault, Key> = {
   notLink: "faultNotLink", cutOff: "faultCutOff", damaged: "faultDamaged", version: "faultVersion", expired: "faultExpired", unknown: "faultUnknown",
   unreachable: "faultUnreachable", offline: "faultOffline", limit: "faultLimit", relay: "faultRelay", hostKey: "faultHostKey", proof: "faultProof",

@@ -119,6 +119,7 @@ export const sessionsEn = {
   newOn: "Machine",
   newDir: "Directory",
   newCommand: "Command",
+  newConnecting: "Connecting to {machine}…",
   newStart: "Start",
   endSession: "End this session",
   endSure: "End “{name}”? What runs in it is hung up. This cannot be undone.",

@@ -119,6 +119,7 @@ export const sessionsJa: { [K in keyof typeof sessionsEn]: string } = {
   newOn: "マシン",
   newDir: "ディレクトリ",
   newCommand: "コマンド",
+  newConnecting: "{machine} に接続中…",
   newStart: "開始",
   endSession: "このセッションを終了",
   endSure: "「{name}」を終了しますか？ 中で動いているものは切断されます。元に戻せません。",
