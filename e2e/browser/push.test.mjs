@@ -201,6 +201,40 @@ test("a subscription that the push service has ended is said in the app and by d
   await messages(1);
 });
 
+test("a subscription that the browser has changed is handed to the machine at the next opening, and said until then", async () => {
+  await page.goto("about:blank");
+  // The browser's own act, in the manner of this test's push service, while no page is open.
+  const worker = d.context.serviceWorkers()[0];
+  await worker.evaluate(async () => {
+    const e = new Event("pushsubscriptionchange");
+    let done;
+    e.newSubscription = {};
+    e.waitUntil = (p) => (done = p);
+    self.dispatchEvent(e);
+    await done;
+  });
+  await page.goto(`${up.url}/#/about`);
+  await page.evaluate(async () => {
+    const { pushManager } = await navigator.serviceWorker.ready;
+    const { options } = await pushManager.getSubscription();
+    await pushManager.subscribe(options);
+    window.said = "";
+    new MutationObserver(() => (window.said ||= document.querySelector("[data-renewing]")?.innerText ?? "")).observe(document, { subtree: true, childList: true });
+  });
+  await go("#/");
+  await until(() => page.evaluate(() => window.said), () => page.locator("#app").innerText());
+  assert.match(await page.evaluate(() => window.said), /do not arrive: mini/);
+  await page.locator("[data-renewing]").waitFor({ state: "detached", timeout: 15_000 });
+  // The push service of this test takes what is sent to the newest address only.
+  service.messages.length = 0;
+  await go("#/notifications");
+  await row().getByRole("button", { name: "Send a test" }).tap();
+  await messages(1);
+  await page.reload();
+  await page.locator('[data-machine="mini"][data-push="on"]').waitFor({ timeout: 15_000 });
+  assert.equal(await page.locator("[data-renewing]").count(), 0);
+});
+
 test("one call after the other is shown and taken back", async () => {
   service.status = 201;
   const took = [];

@@ -29,7 +29,7 @@ const built = await bundle({
   define: { __VERSION_OF_FILES__: '"@VERSION@"', __FILES__: '"@FILES@"' },
 });
 const worker = built.outputFiles[0].text;
-const version = "holdfast-" + sha256(names.map((n) => `${sha256(readFileSync(join(dist, n)))}  ${n}\n`).join("") + worker).slice(0, 16);
+const version = sha256(names.map((n) => `${sha256(readFileSync(join(dist, n)))}  ${n}\n`).join("") + worker).slice(0, 16);
 writeFileSync(join(dist, "sw.js"), worker.replaceAll("@VERSION@", version).replaceAll('"@FILES@"', JSON.stringify(["", ...names.filter((n) => n != "index.html")])));
 names.push("sw.js");
 names.sort();

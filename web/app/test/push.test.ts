@@ -3,7 +3,9 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { namer, readMessage } from "../src/push/message.js";
+import { cacheOf, left } from "../src/push/files.js";
+import { base64url, namer, readMessage } from "../src/push/message.js";
+import { renew, tells, type Renewal } from "../src/push/renew.js";
 import { show, type Shown } from "../src/push/show.js";
 
 const vectors = JSON.parse(readFileSync("../../testdata/vectors/sessions/push.json", "utf8")) as {
@@ -88,4 +90,51 @@ test("many at once are a few notifications and a number", async () => {
   await show(d, JSON.stringify({ v: 1, as: "abcdefghijklmnop", new: 16, open: Array.from({ length: 16 }, (_, i) => `s${i}`), more: 20 }), () => undefined);
   assert.equal(d.notes.size, 5);
   assert.match([...d.notes.values()].at(-1)!.body, /32/);
+});
+
+test("two exports of the page on one origin leave each other's files alone", () => {
+  const [a, b, under] = ["https://x.example/a/", "https://x.example/b/", "https://x.example/a/a/"];
+  const names = [cacheOf(a, "1"), cacheOf(a, "2"), cacheOf(b, "1"), cacheOf(under, "1"), "somebody else's"];
+  assert.equal(new Set(names).size, names.length);
+  assert.deepEqual(left(names, a, "2"), [cacheOf(a, "1")]);
+  assert.deepEqual(left(names, b, "1"), []);
+});
+
+test("a subscription that the browser has changed is made anew with the same key, and machines are to be told", async () => {
+  const key = base64url(new Uint8Array(65).fill(4));
+  const scene = (on: boolean | undefined, fails = false) => {
+    const did: unknown[] = [];
+    const how: Renewal = {
+      device: async () => (on === undefined ? undefined : { on, vapid: { public: key, private: "" } }),
+      keepChanged: async () => void did.push("kept"),
+      subscribe: async (o) => {
+        did.push(base64url(o.applicationServerKey) == key && o.userVisibleOnly);
+        if (fails) throw new Error("no service");
+      },
+      tell: async () => void did.push("told"),
+    };
+    return { did, how };
+  };
+  for (const [on, made, fails, want] of [
+    [true, false, false, ["kept", true, "told"]],
+    [true, true, false, ["kept", "told"]],
+    [true, false, true, ["kept", true, "told"]],
+    [false, false, false, []],
+    [undefined, false, false, []],
+  ] as const) {
+    const { did, how } = scene(on, fails);
+    await renew(made, how);
+    assert.deepEqual(did, want);
+  }
+});
+
+test("a machine is told of what it does not have, and an ended subscription is the person's to make anew", () => {
+  const on = { on: true, ended: false };
+  const ended = { on: false, ended: true };
+  assert.ok(tells({ on: false, ended: false }, undefined, "new", false));
+  assert.ok(tells(on, "new", "new", false), "told before this page was opened, which may not have arrived");
+  assert.ok(!tells(on, "new", "new", true));
+  assert.ok(!tells(ended, "same", "same", false));
+  assert.ok(!tells(ended, undefined, "same", false));
+  assert.ok(tells(ended, "old", "new", false));
 });

@@ -244,6 +244,7 @@ export const en = {
   notifyGiven: "calls this device",
   notifyLater: "will be told when it is connected",
   notifyOld: "does not call devices: update holdfast there",
+  notifyRenewed: "The browser has changed the address for this device's notifications. Until these machines hear of it, which they do when they are connected, their calls do not arrive: {machines}.",
   notifyEnded: "calls this device no more: {text}",
   notifyAgain: "Turn on again",
   notifyDelivered: "last delivered {ago}",

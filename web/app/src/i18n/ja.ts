@@ -232,6 +232,7 @@ export const ja: Words = {
   notifyGiven: "この端末を呼び出します",
   notifyLater: "接続したときに伝えます",
   notifyOld: "端末を呼び出せません。そのマシンの holdfast を更新してください",
+  notifyRenewed: "ブラウザーがこの端末の通知の宛先を変えました。次のマシンには接続したときに伝えます。それまで呼び出しは届きません: {machines}",
   notifyEnded: "この端末をもう呼び出しません: {text}",
   notifyAgain: "もう一度オンにする",
   notifyDelivered: "最後の配信: {ago}",

@@ -8,8 +8,9 @@ import { knownOf, request } from "../sessions/remote.js";
 import type { MachineView } from "../store/db.js";
 import { createStore, type Store } from "../store/state.js";
 import { serviceWorkerUrl } from "../trusted.js";
-import { dropPushMachine, keepPushDevice, keepPushMachine, pushDevice, pushMachines, type PushDevice } from "./kept.js";
-import { base64url } from "./message.js";
+import { dropPushMachine, keepPushChanged, keepPushDevice, keepPushMachine, pushChanged, pushDevice, pushMachines, type PushDevice } from "./kept.js";
+import { base64url, bytes } from "./message.js";
+import { subscriptionName, tells } from "./renew.js";
 import { setWanted } from "./start.js";
 
 /** How it stands at one machine, in the machine's words. */
@@ -56,8 +57,6 @@ const newVapid = async (): Promise<PushDevice["vapid"]> => {
   return { public: base64url(point), private: (await crypto.subtle.exportKey("jwk", pair.privateKey)).d! };
 };
 
-const bytes = (s: string): Uint8Array<ArrayBuffer> => Uint8Array.from(atob(s.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt(0));
-
 /** The browser's subscription for these keys, made where there is none. */
 const subscription = async (vapid: PushDevice["vapid"], anew = false): Promise<PushSubscription> => {
   await navigator.serviceWorker.register(serviceWorkerUrl(), { updateViaCache: "none" });
@@ -80,17 +79,24 @@ const give = async (m: MachineView, vapid: PushDevice["vapid"], sub: PushSubscri
   const { live, features } = knownOf(m.id).value;
   if (!live || !features.includes("push-subscribe")) return;
   const { endpoint, keys } = sub.toJSON();
-  const mine = `${endpoint} ${keys?.["p256dh"]}`;
+  const mine = subscriptionName({ endpoint, keys });
   const before = (await pushMachines()).find((x) => x.id == m.id);
   const as = before?.as ?? base64url(crypto.getRandomValues(new Uint8Array(16)));
-  if (!before || before.name != m.machine) await keepPushMachine({ id: m.id, name: m.machine, as });
-  if (!renew) {
-    // A subscription that the push service has ended is the person's to make anew.
-    const s = read(m.id, await request(m.id, "push-state"));
-    if (s.ended || (s.on && given.get(m.id) == mine)) return;
-  }
+  if (!before || before.name != m.machine) await keepPushMachine({ ...before, id: m.id, name: m.machine, as });
+  if (!renew && !tells(read(m.id, await request(m.id, "push-state")), before?.gave, mine, given.get(m.id) == mine)) return;
   read(m.id, await request(m.id, "push-subscribe", { endpoint, p256dh: keys?.["p256dh"], auth: keys?.["auth"], vapid: vapid.private, subject: `https://${location.host}`, as }));
   given.set(m.id, mine);
+  await keepPushMachine({ id: m.id, name: m.machine, as, gave: mine });
+};
+
+/** Machines that hold a subscription which the browser has changed since; none where nothing was changed. */
+export const untold = async (machines: readonly MachineView[]): Promise<string[]> => {
+  if (!(await pushChanged()) || !(await pushDevice())?.on) return [];
+  const sub = await (await navigator.serviceWorker.getRegistration())?.pushManager.getSubscription();
+  const mine = sub ? subscriptionName({ endpoint: sub.endpoint, keys: sub.toJSON().keys }) : undefined;
+  const behind = (await pushMachines()).filter((x) => machines.some((m) => m.id == x.id) && (!mine || x.gave != mine));
+  if (!behind.length) await keepPushChanged(undefined);
+  return behind.map((x) => x.name);
 };
 
 /** One at a time for the whole page. */

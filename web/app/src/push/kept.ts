@@ -17,6 +17,8 @@ export interface PushMachine {
   name: string;
   /** What this device calls the machine in messages; a key for the names of sessions. */
   as: string;
+  /** The subscription that the machine was given last. */
+  gave?: string;
 }
 
 const run = database<"device" | "machines" | "shown" | "counts">("holdfast.push", 1, (db) => {
@@ -32,6 +34,10 @@ export const keepPushDevice = (d: PushDevice): Promise<unknown> => run("device",
 /** The language of the page, for the service worker. */
 export const pushLanguage = (): Promise<string | undefined> => run("device", "readonly", (s) => s.get("language"));
 export const keepPushLanguage = (language: string): Promise<unknown> => run("device", "readwrite", (s) => s.put(language, "language"));
+
+/** Since when machines may hold a subscription that is no more; undefined where all have been told. */
+export const pushChanged = (): Promise<number | undefined> => run("device", "readonly", (s) => s.get("changed"));
+export const keepPushChanged = (at: number | undefined): Promise<unknown> => run("device", "readwrite", (s): IDBRequest<any> => (at ? s.put(at, "changed") : s.delete("changed")));
 
 export const pushMachines = (): Promise<PushMachine[]> => run("machines", "readonly", (s) => s.getAll());
 export const keepPushMachine = (m: PushMachine): Promise<unknown> => run("machines", "readwrite", (s) => s.put(m));

@@ -28,6 +28,9 @@ export const readMessage = (text: string | undefined): PushMessage | undefined =
   return { as: m["as"], test: m["test"] === true, open, fresh: count(m["new"], open.length), more: count(m["more"], 9999) };
 };
 
+/** Of base64url. */
+export const bytes = (s: string): Uint8Array<ArrayBuffer> => Uint8Array.from(atob(s.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt(0));
+
 export const base64url = (b: Uint8Array): string => btoa(String.fromCharCode(...b)).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
 
 /** The name of each session for this device. */

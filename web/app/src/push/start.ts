@@ -4,6 +4,7 @@
 
 import { known, onLose } from "../machines.js";
 import { knownOf, onLook } from "../sessions/remote.js";
+import { pushChanged } from "./kept.js";
 import { createStore } from "../store/state.js";
 import type { Shown } from "./show.js";
 
@@ -31,10 +32,14 @@ export const setWanted = (on: boolean): void => {
 /** Machines whose push service has ended this device's subscription, by name, and why. */
 export const ended = createStore<readonly { machine: string; why: string }[]>([]);
 
+/** Machines that call an address which the browser has changed, until they are told. */
+export const renewing = createStore<readonly string[]>([]);
+
 const tell = async (): Promise<void> => {
-  const { atMachine, sync } = await import("./device.js");
-  const all = known.value ?? [];
-  await sync(all);
+  const { atMachine, sync, untold } = await import("./device.js");
+  const all = (known.value ?? []).filter((m) => !m.out);
+  await sync(all).catch(() => undefined);
+  renewing.set(await untold(all).catch(() => []));
   ended.set(wanted.value ? all.flatMap((m) => (atMachine(m.id).value?.ended ? [{ machine: m.machine, why: atMachine(m.id).value!.why }] : [])) : []);
 };
 
@@ -52,6 +57,7 @@ const tidy = async (machine?: string, sessions: readonly string[] = []): Promise
 export const startPush = (): void => {
   if (!navigator.serviceWorker) return;
   navigator.serviceWorker.addEventListener("message", ({ data }: MessageEvent<{ op?: unknown; hash?: unknown }>) => {
+    if (data?.op == "renewed") void tell().catch(() => undefined);
     if (data?.op == "go" && typeof data.hash == "string" && data.hash.startsWith("#/")) location.hash = data.hash;
   });
   navigator.serviceWorker.startMessages?.();
@@ -79,5 +85,14 @@ export const startPush = (): void => {
   };
   known.subscribe(machines);
   machines();
+  // What was changed while no page was open is said at once, and done when a machine is there.
+  let asked = false;
+  const changed = async () => {
+    if (asked || !known.value || !wanted.value) return;
+    asked = true;
+    if (await pushChanged()) await tell();
+  };
+  known.subscribe(() => void changed().catch(() => undefined));
+  void changed().catch(() => undefined);
   wanted.subscribe(() => void tell().catch(() => undefined));
 };

@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { ago, useWords } from "../i18n/index.js";
 import { accounts, known, refreshKnown, storageFault, tokenRefused } from "../machines.js";
-import { ended } from "../push/start.js";
+import { ended, renewing } from "../push/start.js";
 import { acknowledge, listMachines, listNotices, RelayError, type RelayMachine, type RelayNotice } from "../relay.js";
 import { go, href } from "../route.js";
 import { plain } from "../sessions/plain.js";
@@ -68,6 +68,7 @@ export const Home = ({ chosen, start, beside }: { chosen?: string | undefined; s
   const fault = useStore(storageFault);
   const heard = useRelays(machines);
   const callers = useStore(ended);
+  const renewed = useStore(renewing);
   const now = useNow(10_000);
   const [starting, setStarting] = useState(!!start);
   useEffect(() => void refreshKnown(), []);
@@ -116,6 +117,11 @@ export const Home = ({ chosen, start, beside }: { chosen?: string | undefined; s
       <Main class="page">
         {fault && <p class="note bad" role="alert">{t("whyStorage", { text: fault })}</p>}
         {machines?.map((m) => m.out && <Out key={m.id} machine={m} now={now} />)}
+        {renewed.length > 0 && (
+          <p class="note" role="status" data-renewing>
+            {t("notifyRenewed", { machines: renewed.join(", ") })} <a href={href({ at: "notifications" })}>{t("notifications")}</a>
+          </p>
+        )}
         {callers.map((c) => (
           <p class="note bad" role="status" key={c.machine}>
             <strong>{c.machine}</strong> {t("notifyEnded", { text: c.why })} <a href={href({ at: "notifications" })}>{t("notifications")}</a>

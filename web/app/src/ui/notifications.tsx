@@ -5,6 +5,7 @@ import { ago, useWords } from "../i18n/index.js";
 import { known, refreshKnown } from "../machines.js";
 import { askMachine, atMachine, hindrance, isOn, test, turnOff, turnOn } from "../push/device.js";
 import { keepPushLanguage, shownAt } from "../push/kept.js";
+import { renewing } from "../push/start.js";
 import { Refused } from "../sessions/model.js";
 import { knownOf, watchSessions } from "../sessions/remote.js";
 import type { MachineView } from "../store/db.js";
@@ -14,6 +15,7 @@ import { Bar, Dot } from "./parts.js";
 export const Notifications = () => {
   const t = useWords();
   const machines = useStore(known)?.filter((m) => !m.out);
+  const renewed = useStore(renewing);
   const [on, set] = useState<boolean>();
   const [busy, setBusy] = useState(false);
   const [fault, setFault] = useState("");
@@ -59,6 +61,11 @@ export const Notifications = () => {
               {t(on ? "notifyOff" : "notifyOn")}
             </button>
           </div>
+        )}
+        {on && renewed.length > 0 && (
+          <p class="note" role="status" data-renewing>
+            {t("notifyRenewed", { machines: renewed.join(", ") })}
+          </p>
         )}
         {fault && (
           <p class="note bad" role="alert">
