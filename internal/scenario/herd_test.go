@@ -185,7 +185,11 @@ func (h *herd) checkDrain(t *testing.T) {
 
 func TestPlannedRestartWith2000Agents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, err := newHerd(inMemory{memnet.New()}, 2000)
+		n := 2000
+		if testing.Short() {
+			n = 500
+		}
+		h, err := newHerd(inMemory{memnet.New()}, n)
 		defer h.close()
 		if err != nil {
 			t.Fatal(err)
@@ -199,6 +203,9 @@ func TestPlannedRestartWith2000Agents(t *testing.T) {
 // reported; that nobody comes back all at once, and everybody comes, is checked.
 func TestKillAndFlap(t *testing.T) {
 	n := 400
+	if testing.Short() {
+		n = 100
+	}
 	if long() {
 		n = 2000
 	}

@@ -540,7 +540,7 @@ func (c cell) setUp(w *world, s *session, path *faultproxy.Proxy) error {
 				if _, err := s.far.Write(buf); err != nil {
 					return
 				}
-				time.Sleep(pace)
+				time.Sleep(pace())
 			}
 		}()
 		time.Sleep(time.Second)

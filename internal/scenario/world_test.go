@@ -260,9 +260,18 @@ func (w *world) close() {
 	}
 }
 
+// poll is how often it is looked; no figure is taken from it, and in a bubble
+// every look costs as much as on a real clock.
+func (w *world) poll() time.Duration {
+	if w.virtual() {
+		return 20 * time.Millisecond
+	}
+	return time.Millisecond
+}
+
 // waitUntil polls, because what it waits for has no event of its own.
 func (w *world) waitUntil(what string, limit time.Duration, ok func() bool) error {
-	for began := time.Now(); !ok(); time.Sleep(time.Millisecond) {
+	for began := time.Now(); !ok(); time.Sleep(w.poll()) {
 		if time.Since(began) > limit {
 			return fmt.Errorf("waited %v for this: %s", limit, what)
 		}
@@ -328,8 +337,14 @@ func (s *session) says(t client.Target) string {
 	return client.Diagnose(s.err, t).Error()
 }
 
-// pace is the pause between two pieces of a copy: 3 MiB/s.
-const pace = 5 * time.Millisecond
+// pace is the pause between two pieces of a copy: 3 MiB/s. The race detector,
+// under which -short is given, makes each piece ten times as dear.
+func pace() time.Duration {
+	if testing.Short() {
+		return 20 * time.Millisecond
+	}
+	return 5 * time.Millisecond
+}
 
 // The first byte of a stream tells the service what to do.
 const (
@@ -424,7 +439,7 @@ func (v *served) run() {
 			if _, err := v.conn.Write(buf); err != nil {
 				return
 			}
-			time.Sleep(pace) // virtual time passes only while everybody waits
+			time.Sleep(pace()) // virtual time passes only while everybody waits
 		}
 	case sink, echo:
 		buf := make([]byte, 32<<10)

@@ -58,7 +58,7 @@ func TestClosedOutputIsNoticed(t *testing.T) {
 			hangUp()
 			select {
 			case <-gone:
-			case <-time.After(10 * time.Second):
+			case <-time.After(60 * time.Second):
 				t.Errorf("%s: nobody noticed that the reader has gone", name)
 			}
 		}
@@ -107,7 +107,7 @@ func TestReadLink(t *testing.T) {
 	if _, err := w.WriteString(link + "\n"); err != nil {
 		t.Fatal(err)
 	}
-	r.SetReadDeadline(time.Now().Add(10 * time.Second))
+	r.SetReadDeadline(time.Now().Add(60 * time.Second))
 	if got, err := readLink(r); err != nil || got != link {
 		t.Errorf("without an end: %v", err)
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // patience bounds every wait, on a machine that has other work too.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 // desk is a tmux server with programs, a Here that watches it, and a device.
 type desk struct {

@@ -19,7 +19,7 @@ func soon(t *testing.T, what string, do func()) {
 	go func() { defer close(done); do() }() // a failure leaves it behind, and ends the test
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Fatalf("%s waits", what)
 	}
 }

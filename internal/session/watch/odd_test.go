@@ -104,7 +104,7 @@ func TestWhatIsEasilyMistaken(t *testing.T) {
 			return got.Status.State == c.state && got.Status.Kind == c.kind && (c.tool == "" || got.Tool == c.tool) &&
 				(c.title == "" || d != nil && d.Title == c.title) && (c.state == session.Unknown || len(got.Status.Evidence) > 0)
 		}
-		for end := time.Now().Add(10 * time.Second); time.Now().Before(end) && !good(find(w, c.name)); {
+		for end := time.Now().Add(60 * time.Second); time.Now().Before(end) && !good(find(w, c.name)); {
 			time.Sleep(20 * time.Millisecond)
 		}
 		if got := find(w, c.name); !good(got) {

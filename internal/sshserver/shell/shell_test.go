@@ -288,7 +288,7 @@ func TestCommandsHearWhatTheAgentIgnores(t *testing.T) {
 				if p.Exit().Signal != s {
 					t.Errorf("ended with %+v, want %s", p.Exit(), s)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(60 * time.Second):
 				t.Errorf("a command does not hear %s", s)
 			}
 			p.Close()
@@ -424,7 +424,7 @@ func TestLastOutputIsAwaited(t *testing.T) {
 	if _, err := tty.WriteString("last"); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); !readable(master); {
+	for end := time.Now().Add(60 * time.Second); !readable(master); {
 		if time.Now().After(end) {
 			t.Fatal("what was written is not there")
 		}

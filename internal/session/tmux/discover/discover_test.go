@@ -1,10 +1,12 @@
 package discover
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -38,20 +40,31 @@ func testServer(t testing.TB, socket, name string) *tmux.Server {
 	}
 	t.Cleanup(func() {
 		syscall.Kill(info.PID, syscall.SIGTERM)
-		eventually(t, "the server to end", func() bool { return syscall.Kill(info.PID, 0) != nil })
+		eventually(t, "the server to end", func() bool { return gone(info.PID) })
 	})
 	return s
+}
+
+// gone says that a process has ended. One that only its parent has yet to ask
+// for is gone: the parent of a tmux server is init, which may take its time.
+func gone(pid int) bool {
+	if syscall.Kill(pid, 0) != nil {
+		return true
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, state, _ := strings.Cut(string(stat), ") ")
+	return err == nil && strings.HasPrefix(state, "Z")
 }
 
 // eventually waits for what other processes do.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	t.Fatalf("waited 20 s for %s", what)
+	t.Fatalf("waited 60 s for %s", what)
 }
 
 func TestDiscover(t *testing.T) {
