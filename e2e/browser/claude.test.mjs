@@ -91,6 +91,8 @@ part("from the link to the answer of a permission dialog", async () => {
 part("a card that is being answered says so, step by step", async () => {
   await send("do: bash date > steps.txt then say Stepped.");
   await asks("steps.txt");
+  const tool = page.locator(".tool summary", { hasText: "steps.txt" });
+  await until(async () => /waits for you$/.test((await tool.innerText()).trim()), () => tool.innerText());
   await page.evaluate(() => {
     window.stages = [];
     new MutationObserver(() => {
@@ -102,6 +104,7 @@ part("a card that is being answered says so, step by step", async () => {
   await says("Answered: Yes");
   const stages = [...new Set(await page.evaluate(() => window.stages))];
   for (const want of [/^sending: Sending/, /^typed: Typed/]) assert.ok(stages.some((s) => want.test(s)), stages.join(" | "));
+  await until(async () => /done$/.test((await tool.innerText()).trim()), () => tool.innerText());
   await rest();
 });
 

@@ -8,7 +8,7 @@
 
 import { createHash } from "node:crypto";
 import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
-import { join, relative } from "node:path";
+import { join, posix, relative } from "node:path";
 import { brotliCompressSync, constants } from "node:zlib";
 import { build as bundle } from "esbuild";
 import { build } from "vite";
@@ -51,13 +51,24 @@ for (const n of names) {
 }
 
 if (process.argv.includes("--size")) {
-  const sum = (pattern) => names.filter((n) => pattern.test(n)).reduce((s, n) => s + sizes[n], 0);
+  // Whatever the bundler has put apart for two of them is part of each: what a
+  // file imports is fetched with it.
+  const imports = (n) => (n.endsWith(".js") ? [...readFileSync(join(dist, n), "utf8").matchAll(/\b(?:from|import)\s*"\.\/([^"]+)"/g)].map((m) => posix.join(posix.dirname(n), m[1])) : []);
+  const whole = (first) => {
+    const all = new Set(first);
+    for (const n of all) for (const i of imports(n)) all.add(i);
+    return all;
+  };
+  const sum = (all, without = new Set()) => [...all].filter((n) => !without.has(n)).reduce((s, n) => s + sizes[n], 0);
+  const called = (pattern) => whole(names.filter((n) => pattern.test(n)));
   // The page itself, and every file that it names; not the pictures for a home
   // screen, which a browser fetches when the page is put there.
-  const shell = names.filter((n) => (!n.includes("/") && !n.endsWith(".png")) || marked.includes(n)).reduce((s, n) => s + sizes[n], 0);
-  const worker = sum(/^assets\/worker-/);
-  const kem = sum(/^assets\/mlkem-/);
-  const terminal = sum(/^assets\/terminal-/);
+  const opened = whole(names.filter((n) => (!n.includes("/") && !n.endsWith(".png")) || marked.includes(n)));
+  const shell = sum(opened);
+  const worker = sum(called(/^assets\/worker-/));
+  const kem = sum(called(/^assets\/mlkem-/));
+  const terminal = sum(called(/^assets\/terminal-/), opened);
+  const session = sum(called(/^assets\/session-/), opened);
   let failed = false;
   // In bytes of brotli. The first load is what a person waits for who opens a
   // link and a terminal on a phone: WebGL and other languages are not in it.
@@ -66,6 +77,7 @@ if (process.argv.includes("--size")) {
     ["Worker, SSH core in it", worker, 22_000],
     ["ML-KEM, when a server offers it", kem, 12_000],
     ["terminal: xterm, addons, style and view", terminal, 90_000],
+    ["session: conversation, Markdown and composer", session, 30_000],
     ["first load", shell + worker + kem + terminal, 180_000],
   ]) {
     console.log(`${what}: ${bytes} bytes of at most ${limit}, brotli`);

@@ -8,7 +8,7 @@ import { createClient, MAX_LINE, MAX_OPEN, type Follower } from "../src/sessions
 import { readPage, readRows, readSession, Refused, type Session } from "../src/sessions/model.js";
 import { arrange, matches, type Row } from "../src/sessions/order.js";
 import { longWord, oneLine, plain } from "../src/sessions/plain.js";
-import { askedOf, nameOf } from "../src/ui/sessionwords.js";
+import { askedOf, nameOf, waitingTool } from "../src/ui/sessionwords.js";
 
 const vectors = JSON.parse(readFileSync("../../testdata/vectors/sessions/client.json", "utf8"));
 const bytes = (s: string) => new TextEncoder().encode(s);
@@ -180,4 +180,20 @@ test("a session is called by what tells it from others", () => {
   for (const title of ["", "Claude Code", "✳ Claude Code", "codex", "OpenAI Codex"]) assert.equal(s("work", title), "work", title);
   assert.equal(s("work", "mini", false), "work");
   assert.equal(s("work", "Codex of law"), "Codex of law");
+});
+
+test("the tool that a dialog is about waits for the person, and no other", () => {
+  const items = readPage({
+    items: [
+      ["done", "ok", "rm -r build"], ["first", "running", "sleep 300"], ["second", "running", "rm -r build"], ["third", "running", "make all"],
+    ].map(([id, status, title]) => ({ id, kind: "tool", tool: { name: "Bash", title, status, input: { text: title } } })),
+  }).items;
+  const d = (text: string) => ({ digest: "d", title: "Do you want to proceed?", text, options: [] });
+  assert.equal(waitingTool(items, d("Bash command\n  rm -r\n  build"), true), "second");
+  // A program that says nothing of what it is about asks for what it began last.
+  assert.equal(waitingTool(items, d("Allow this?"), true), "third");
+  // A sub-agent's part shows some of a session's tools.
+  assert.equal(waitingTool(items, d("Allow this?"), false), "");
+  assert.equal(waitingTool(items, undefined, true), "");
+  assert.equal(waitingTool(items.slice(0, 1), d("rm -r build"), true), "");
 });

@@ -144,6 +144,7 @@ const ToolView = ({ item, place }: { item: Item; place: Place }) => {
             <>
               <span class="whilebusy">{t("toolRunning")}</span>
               <span class="whileidle">{t("toolNoResult")}</span>
+              <span class="whilewaits">{t("toolWaits")}</span>
             </>
           ) : status ? (
             t(status)

@@ -17,7 +17,7 @@ import { refusalWords } from "./newsession.js";
 import { Out } from "./out.js";
 import { Bar, Dot, Icon, Sheet } from "./parts.js";
 import { EvidenceList, useLook } from "./sessionlist.js";
-import { nameOf, sinceWords, statusMood, statusWords, whereOf } from "./sessionwords.js";
+import { nameOf, sinceWords, statusMood, statusWords, waitingTool, whereOf } from "./sessionwords.js";
 
 /** Looked at for so long, it is seen. */
 const SEEN = 1000;
@@ -125,7 +125,7 @@ export const SessionScreen = ({ id, session: sid, agent = "" }: { id: string; se
           </p>
         )}
         {live && !s && <p class="strip" role="alert">{t("sessionGone")}</p>}
-        {(s || !live) && !machine?.out ? <Talk key={`${sid} ${agent}`} place={place} of={talk} live={live && !!s} busy={busy || s?.status.state == "waiting"} has={!!agent || !!s?.conversation} changed={s} /> : <div class="grow" />}
+        {(s || !live) && !machine?.out ? <Talk key={`${sid} ${agent}`} place={place} of={talk} live={live && !!s} busy={busy || s?.status.state == "waiting"} has={!!agent || !!s?.conversation} dialog={live ? dialog : undefined} changed={s} /> : <div class="grow" />}
         <div role="status">
           {verdict && (
             <p class={`strip ask ${verdict.bad ? "warn" : ""}`} data-verdict>
@@ -196,7 +196,7 @@ export const SessionScreen = ({ id, session: sid, agent = "" }: { id: string; se
 };
 
 /** The conversation, or the scrollback where there is none. */
-const Talk = ({ place, of: c, live, busy, has, changed }: { place: Place; of: Conversation; live: boolean; busy: boolean; has: boolean; changed: Session | undefined }) => {
+const Talk = ({ place, of: c, live, busy, has, dialog, changed }: { place: Place; of: Conversation; live: boolean; busy: boolean; has: boolean; dialog: Dialog | undefined; changed: Session | undefined }) => {
   const t = useWords();
   const shown = useStore(c.shown);
   useEffect(() => {
@@ -205,6 +205,7 @@ const Talk = ({ place, of: c, live, busy, has, changed }: { place: Place; of: Co
     return () => c.close();
   }, [live, has]);
   const none = !has || shown.fault;
+  const waits = waitingTool(shown.items, dialog, !place.agent);
   return (
     <Scroller
       label={t(none ? "screenLabel" : "conversationLabel")}
@@ -224,7 +225,7 @@ const Talk = ({ place, of: c, live, busy, has, changed }: { place: Place; of: Co
           {shown.unreadable > 0 && <p class="mark">{t("unreadable", { n: shown.unreadable })}</p>}
           <div class="items" data-busy={busy}>
             {shown.items.map((i) => (
-              <div key={i.id} data-item={i.id} class={shown.mark == i.id ? "found" : ""} tabIndex={shown.mark == i.id ? -1 : undefined}>
+              <div key={i.id} data-item={i.id} data-waits={waits == i.id ? "" : undefined} class={shown.mark == i.id ? "found" : ""} tabIndex={shown.mark == i.id ? -1 : undefined}>
                 <ItemView item={i} place={place} />
               </div>
             ))}

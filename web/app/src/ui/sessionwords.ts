@@ -3,7 +3,7 @@
 import { ago, t, type Key } from "../i18n/index.js";
 import { oneLine, plain } from "../sessions/plain.js";
 import type { Group } from "../sessions/order.js";
-import type { Dialog, Session, Status } from "../sessions/model.js";
+import type { Dialog, Item, Session, Status } from "../sessions/model.js";
 import type { Mood } from "./words.js";
 
 const kinds: Record<string, Key> = { permission: "kindPermission", question: "kindQuestion", reply: "kindReply", password: "kindPassword", limit: "kindLimit" };
@@ -53,4 +53,21 @@ export const askedOf = (d: Dialog): string => {
     .filter((l) => !title || oneLine(l) != title)
     .join("\n")
     .trim();
+};
+
+/** Half of it, and two commands that begin alike are taken for each other; twice, and a dialog that is cut is not found. */
+const ALIKE = 60;
+const squeezed = (s: string): string => oneLine(s).replace(/\s+/g, "").slice(0, ALIKE);
+
+/**
+ * Which of the tools that have no result yet waits for the person: the one that
+ * the dialog is about, else the last one where all of a session's are here.
+ * "" for none.
+ */
+export const waitingTool = (items: readonly Item[], d: Dialog | undefined, all: boolean): string => {
+  if (!d) return "";
+  const open = items.filter((i) => i.tool?.status == "running");
+  const asks = oneLine(`${d.title} ${d.text}`).replace(/\s+/g, "");
+  const about = open.findLast((i) => [i.tool!.title, i.tool!.input.text].some((s) => squeezed(s).length > 2 && asks.includes(squeezed(s))));
+  return (about ?? (all ? open.at(-1) : undefined))?.id ?? "";
 };

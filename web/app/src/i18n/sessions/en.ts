@@ -100,6 +100,7 @@ export const sessionsEn = {
   subagent: "Sub-agent",
   openSubagent: "Open its conversation",
   toolRunning: "running",
+  toolWaits: "waits for you",
   toolOk: "done",
   toolFailed: "failed",
   toolRejected: "refused by you",

@@ -100,6 +100,7 @@ export const sessionsJa: { [K in keyof typeof sessionsEn]: string } = {
   subagent: "サブエージェント",
   openSubagent: "その会話を開く",
   toolRunning: "実行中",
+  toolWaits: "あなたを待っています",
   toolOk: "完了",
   toolFailed: "失敗",
   toolRejected: "あなたが拒否",
