@@ -263,15 +263,15 @@ const lose = (id: string): void => {
  */
 const shutOut = async (id: string, by: Out["by"]): Promise<void> => {
   if (known.value?.find((m) => m.id == id)?.out?.by == by) return;
-  try {
-    await changeMachine(id, { out: { by, at: Date.now() } });
-  } finally {
-    lose(id);
-    pages?.postMessage({ out: id });
-    await dropList(id);
-    await dropPushMachine(id).catch(() => undefined);
-    await refreshKnown();
-  }
+  const out = { by, at: Date.now() };
+  // On the screen at once, however long the browser's storage takes.
+  known.set((all) => all?.map((m) => (m.id == id ? { ...m, out } : m)));
+  lose(id);
+  await dropList(id);
+  await dropPushMachine(id).catch(() => undefined);
+  await changeMachine(id, { out });
+  pages?.postMessage({ out: id });
+  await refreshKnown();
 };
 
 /** It is let in again: a connection to the machine itself is what shows that. */

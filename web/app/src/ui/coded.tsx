@@ -6,4 +6,4 @@ export const pieces = (text: string): string[] => {
   return all.length % 2 ? all : [...all.slice(0, -2), all.slice(-2).join("`")];
 };
 
-export const Coded = ({ children }: { children: string }) => <>{pieces(children).map((p, i) => (i % 2 ? <code key={i}>{p}</code> : p))}</>;
+export const Coded = ({ children }: { children: string }) => <>{pieces(children).map((p, i) => (i % 2 ? <code key={i} class="in">{p}</code> : p))}</>;

@@ -71,8 +71,7 @@ const Known = ({ m }: { m: MachineView }) => {
     <>
       <Bar title={m.machine} sub={<StateLine id={m.id} />} back={{ at: "home" }} />
       <main class="page">
-        {m.out && <Out machine={m} now={now} gone={() => go({ at: "home" }, true)} />}
-        <Trouble id={m.id} />
+        {m.out ? <Out machine={m} now={now} gone={() => go({ at: "home" }, true)} retry={state.phase == "stopped" ? () => connection.retry() : undefined} /> : <Trouble id={m.id} />}
         {!m.out && <SessionList machines={[m]} />}
         {!shell && <p class="note">{t("noShell")}</p>}
         {shell && (

@@ -10,7 +10,7 @@ import { plain } from "../sessions/plain.js";
 import type { MachineView } from "../store/db.js";
 import { Sheet } from "./parts.js";
 
-export const Out = ({ machine: m, now, gone }: { machine: MachineView; now: number; gone?: () => void }) => {
+export const Out = ({ machine: m, now, gone, retry }: { machine: MachineView; now: number; gone?: () => void; retry?: (() => void) | undefined }) => {
   const t = useWords();
   const [texts, setTexts] = useState<readonly string[]>([]);
   const [sure, setSure] = useState(false);
@@ -42,6 +42,11 @@ export const Out = ({ machine: m, now, gone }: { machine: MachineView; now: numb
         <a class="button" href={href({ at: "pair" })}>
           {t("pairMachine")}
         </a>
+        {retry && (
+          <button class="quiet" onClick={retry}>
+            {t("retry")}
+          </button>
+        )}
         <button class="quiet danger" onClick={() => setSure(true)}>
           {t("outRemove")}
         </button>

@@ -90,14 +90,16 @@ export const PairScreen = () => {
         )}
         {foreign && (
           <section class="note" role="alert" data-relay={foreign.relay}>
-            <h2>{t("pairForeign")}</h2>
+            <p>
+              <strong>{t("pairForeign")}</strong>
+            </p>
             <p>
               <code class="break">{foreign.relay}</code>
             </p>
             <p>{t("pairForeignWhat", { machine: foreign.machine, page: location.host })}</p>
             <div class="row">
               <button class="grow" onClick={() => void run(foreign.link)}>
-                {t("pairForeignGo", { relay: new URL(foreign.relay).host })}
+                {t("pairForeignGo")}
               </button>
               <button class="quiet" onClick={() => setForeign(undefined)}>
                 {t("pairForeignNot")}

@@ -108,7 +108,7 @@ export const TerminalScreen = ({ id, program }: TerminalProps) => {
 
   const name = program.kind == "shell" ? t("shell") : program.name;
   return (
-    <div class="terminal">
+    <main class="terminal">
       <Bar title={s.title || `${machine?.machine ?? ""} · ${name}`} sub={<StateLine id={id} />} back={program.kind == "attach" ? { at: "session", id, session: program.session } : { at: "machine", id }}>
         <button class="icon" aria-label={t("menu")} onClick={() => setMenu(true)}>
           <Icon name="menu" />
@@ -217,7 +217,7 @@ export const TerminalScreen = ({ id, program }: TerminalProps) => {
           <button onClick={() => session.paste(s.paste!, true)}>{t("pasteTitle")}</button>
         </Sheet>
       )}
-    </div>
+    </main>
   );
 };
 
