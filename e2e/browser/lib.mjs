@@ -163,7 +163,7 @@ export const until = async (test, say = () => String(test), ms = 15_000) => {
 };
 
 let browser;
-const flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+export const flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
 
 export const launch = async () => (browser ??= await chromium.launch({ executablePath: CHROMIUM, args: flags }));
 export const closeBrowser = async () => {

@@ -166,7 +166,7 @@ func handshake(ctx context.Context, conn net.Conn, user string, pinned []pairing
 			return ssh.PublicKeys(signer), nil
 		},
 	}
-	meta, chans, reqs, err := ssh.NewClientConn(watched, "", config)
+	meta, chans, reqs, err := ssh.NewClientConn(Joined(watched), "", config)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)

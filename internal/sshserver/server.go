@@ -274,7 +274,7 @@ func (s *Server) authenticate(conn net.Conn, deviceID string, log *slog.Logger) 
 	for _, k := range s.o.HostKeys.inUse {
 		config.AddHostKey(k.Signer())
 	}
-	c, chans, reqs, err := ssh.NewServerConn(conn, config)
+	c, chans, reqs, err := ssh.NewServerConn(sshlink.Joined(conn), config)
 	if err != nil {
 		return nil, nil, nil, err
 	}

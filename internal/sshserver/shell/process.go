@@ -229,6 +229,13 @@ const (
 	// at most, and every read becomes a packet, a message on every leg and a turn
 	// of the page that shows it. Twice as long is seen when a screen is redrawn.
 	gather = time.Millisecond
+	// gatherFlood is how long it is waited for in a flood: nobody reads what passes
+	// like that, and a busy machine fills no packet in less.
+	gatherFlood = 5 * time.Millisecond
+	// flood is how much in a span of floodSpan is one: more than any program
+	// redraws of a screen.
+	flood     = 96 << 10
+	floodSpan = 100 * time.Millisecond
 	// gathered is what is handed on at once, with its packet less than 32 KiB.
 	gathered = 32<<10 - 512
 )
@@ -246,6 +253,10 @@ type outputMeter struct {
 	mu      sync.Mutex
 	waiting time.Time // since when a Read is waiting; zero while none is
 	ended   bool
+
+	// Of the reader alone: what came in the present span, and in the one before.
+	span         time.Time
+	came, before int
 }
 
 func (o *outputMeter) Read(b []byte) (int, error) {
@@ -256,6 +267,7 @@ func (o *outputMeter) Read(b []byte) (int, error) {
 	if err == nil && n >= flowing {
 		n = o.more(b, n)
 	}
+	o.count(n)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.waiting = time.Time{}
@@ -268,14 +280,30 @@ func (o *outputMeter) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// count notes how much comes.
+func (o *outputMeter) count(n int) {
+	if now := time.Now(); now.Sub(o.span) >= floodSpan {
+		o.before = o.came
+		if now.Sub(o.span) >= 2*floodSpan {
+			o.before = 0
+		}
+		o.span, o.came = now, 0
+	}
+	o.came += n
+}
+
 // more adds to the n bytes in b what follows them at once. What ends the terminal
 // meanwhile is said by the next Read.
 func (o *outputMeter) more(b []byte, n int) int {
 	if len(b) > gathered {
 		b = b[:gathered]
 	}
+	wait := gather
+	if max(o.came, o.before) >= flood {
+		wait = gatherFlood
+	}
 	// Where a terminal knows no deadlines there is nothing to gather.
-	if n >= len(b) || o.r.SetReadDeadline(time.Now().Add(gather)) != nil {
+	if n >= len(b) || o.r.SetReadDeadline(time.Now().Add(wait)) != nil {
 		return n
 	}
 	for n < len(b) {

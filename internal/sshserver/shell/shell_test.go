@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/creack/pty"
@@ -363,7 +364,8 @@ func TestFloodIsGathered(t *testing.T) {
 // slowTerminal gives one piece a read and then nothing until its deadline.
 type slowTerminal struct {
 	pieces [][]byte
-	asked  int // deadlines that were set
+	asked  int           // deadlines that were set
+	wait   time.Duration // to the last of them
 }
 
 func (s *slowTerminal) Read(b []byte) (int, error) {
@@ -378,6 +380,7 @@ func (s *slowTerminal) Read(b []byte) (int, error) {
 func (s *slowTerminal) SetReadDeadline(at time.Time) error {
 	if !at.IsZero() {
 		s.asked++
+		s.wait = time.Until(at)
 	}
 	return nil
 }
@@ -392,6 +395,44 @@ func TestAnEchoIsNotGathered(t *testing.T) {
 	if n, err := o.Read(b); n != 2*4095+3 || err != nil || term.asked != 1 {
 		t.Errorf("a flood: %d bytes, %v, waited %d times", n, err, term.asked)
 	}
+}
+
+// In a flood more is waited for, until it is over.
+func TestALongFloodIsGatheredLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		term := &slowTerminal{}
+		o := &outputMeter{r: term}
+		b := make([]byte, 32<<10)
+		read := func(piece int) time.Duration {
+			term.pieces = [][]byte{make([]byte, piece)}
+			o.Read(b)
+			return term.wait
+		}
+		const piece = 12 << 10
+		for came := 0; came < flood; came += piece {
+			if wait := read(piece); wait != gather {
+				t.Fatalf("after %d bytes: %v", came, wait)
+			}
+		}
+		for range 3 { // also in the span after it
+			if wait := read(piece); wait != gatherFlood {
+				t.Errorf("in a flood: %v", wait)
+			}
+			time.Sleep(floodSpan / 2)
+		}
+		time.Sleep(2 * floodSpan)
+		read(10)
+		if wait := read(piece); wait != gather {
+			t.Errorf("after it: %v", wait)
+		}
+		// A program that redraws its screen of 10 KB thirty times a second is none.
+		for range 100 {
+			if wait := read(3 << 10); wait != gather {
+				t.Fatalf("redrawing: %v", wait)
+			}
+			time.Sleep(floodSpan / 10)
+		}
+	})
 }
 
 // What a shell wrote last is read although the reader had waited for long when

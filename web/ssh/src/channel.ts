@@ -263,11 +263,12 @@ export class SessionChannel implements Channel {
   }
 
   #hand(data: Bytes, stream: "stdout" | "stderr"): void {
+    const { length } = data; // of memory that the reader may give away
     this.#told(() => {
       const wait = this.#handler!(data, stream);
-      if (!wait) return this.#consume(data.length);
+      if (!wait) return this.#consume(length);
       wait.then(
-        () => this.#consume(data.length),
+        () => this.#consume(length),
         (error) =>
           this.#told(() => {
             throw error;

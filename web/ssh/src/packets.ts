@@ -44,13 +44,17 @@ export class Input {
   /** Takes a copy of the bytes at the front. */
   take(length: number): Bytes {
     const out = this.#bytes.slice(this.#start, this.#start + length);
-    this.#start += length;
-    if (this.#start == this.#end) {
-      this.#start = this.#end = 0;
-      // A burst is over: its buffer need not stay.
-      if (this.#bytes.length > 1 << 18) this.#bytes = new Uint8Array(4096);
-    }
+    this.skip(length);
     return out;
+  }
+
+  /** Takes the bytes at the front without a copy of them. */
+  skip(length: number): void {
+    this.#start += length;
+    if (this.#start < this.#end) return;
+    this.#start = this.#end = 0;
+    // A burst is over: its buffer need not stay.
+    if (this.#bytes.length > 1 << 18) this.#bytes = new Uint8Array(4096);
   }
 
   indexOf(value: number, from: number): number {
@@ -85,6 +89,7 @@ export class Gcm {
     return concat(length, new Uint8Array(rest));
   }
 
+  /** WebCrypto copies what it is given before it returns: packet may change once this has. */
   async open(packet: Bytes): Promise<Bytes> {
     const params = this.#next(packet.subarray(0, lengthBytes));
     try {
@@ -117,8 +122,10 @@ export function open(input: Input, gcm: Gcm | null): Promise<Bytes> | Bytes | nu
   if (odd != 0 || length < (gcm ? gcmBlock : gcmBlock - lengthBytes) || length > maxPacketBytes) throw wrong(`a length of ${length} bytes`);
   const whole = lengthBytes + length + (gcm ? tagBytes : 0);
   if (input.length < whole) return null;
-  const packet = input.take(whole);
-  return gcm ? gcm.open(packet).then(unpad) : unpad(packet.subarray(lengthBytes));
+  if (!gcm) return unpad(input.take(whole).subarray(lengthBytes));
+  const payload = gcm.open(input.peek(whole)).then(unpad);
+  input.skip(whole);
+  return payload;
 }
 
 // Asking for a few random bytes costs as much as for many.

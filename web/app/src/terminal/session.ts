@@ -53,8 +53,15 @@ const KEPT_LINES = 200;
 const KEPT_BYTES = 256 << 10;
 /** A program's clipboard text; more is no text that a person copies. */
 const MAX_CLIPBOARD = 100_000;
-/** More than this waiting to be shown is a flood: a screen of text is 10 KB, and a program that redraws one sends no more. */
+/**
+ * More than this waiting to be shown, or in a span of so many ms, is a flood: a
+ * screen of text is 10 KB, and a program that redraws one thirty times a second
+ * sends half as much.
+ */
 const FLOOD = 64 << 10;
+const SPAN = 100;
+/** So much shown is said at a time, where more is to come: saying it wakes the Worker, which costs a tenth of reading as much. */
+const SAID = 32 << 10;
 /** Resizes wait until the keyboard has stopped moving: each is a SIGWINCH for the program. */
 const SETTLE = 120;
 
@@ -83,6 +90,10 @@ export class Session {
   private shown = false;
   /** Bytes that came and are not on the screen. */
   private behind = 0;
+  /** What came in the present span, which began then, and in the one before. */
+  private span = { at: 0, came: 0, before: 0 };
+  /** Bytes that are on the screen, and of which the Worker was not told. */
+  private unsaid = 0;
 
   constructor(
     readonly machine: string,
@@ -167,7 +178,7 @@ export class Session {
       // Draws the cursor at all: xterm waits for its first focus with that.
       this.focused(true);
       this.term.attachCustomKeyEventHandler(() => false);
-      this.undo.push(pace(this.term, () => this.behind > FLOOD));
+      this.undo.push(pace(this.term, () => this.flooded()));
       this.restore();
       if (webglHere()) void this.webgl();
       this.touch = bindTouch(this.root, {
@@ -196,6 +207,7 @@ export class Session {
 
   private start(): void {
     this.sent = { cols: this.term.cols, rows: this.term.rows };
+    this.unsaid = 0;
     this.remote = connectionOf(this.machine).open(this.program, this.term.cols, this.term.rows, {
       opened: (again) => {
         // A size that changed while there was no connection was told to the Worker.
@@ -205,10 +217,15 @@ export class Session {
       },
       detached: () => this.patch({ phase: "opening" }),
       data: (data) => {
-        this.behind += data.length;
+        const { length } = data;
+        this.count(length);
+        this.behind += length;
         this.term.write(data, () => {
-          this.behind -= data.length;
-          this.remote?.consumed(data.length);
+          this.behind -= length;
+          this.unsaid += length;
+          if (this.behind > 0 && this.unsaid < SAID) return;
+          this.remote?.consumed(this.unsaid);
+          this.unsaid = 0;
         });
       },
       dropped: (bytes) => this.patch({ unsent: this.state.value.unsent + bytes }),
@@ -221,6 +238,18 @@ export class Session {
         this.term.write("\x1b[!p\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?25h\x1b[0m\r\n");
       },
     });
+  }
+
+  private count(bytes: number): void {
+    const now = performance.now();
+    const { at, came } = this.span;
+    if (now - at >= SPAN) this.span = { at: now, came: 0, before: now - at < 2 * SPAN ? came : 0 };
+    this.span.came += bytes;
+  }
+
+  private flooded(): boolean {
+    const { at, came, before } = this.span;
+    return this.behind > FLOOD || (performance.now() - at < SPAN && Math.max(came, before) > FLOOD);
   }
 
   /** A new program in this terminal, after the old one has ended. */

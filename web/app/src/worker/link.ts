@@ -65,6 +65,7 @@ export const createLink = (o: LinkOptions): Link => {
   /** Those of the options until the server proves others: it may have given up the old ones by the next connection. */
   let pins = o.hostKeys;
   let judgeTimer: ReturnType<typeof setTimeout> | undefined;
+  let judgeDue = Infinity; // when it runs
   let funnelTimer: ReturnType<typeof setTimeout> | undefined;
 
   const at = (timer: ReturnType<typeof setTimeout> | undefined, next: number, f: () => void) => {
@@ -78,7 +79,15 @@ export const createLink = (o: LinkOptions): Link => {
   /** Sends the judge's probes and acts on its verdict. */
   const judged = (number: number, e: Effects) => {
     if (present?.number != number) return;
-    judgeTimer = at(judgeTimer, e.next, () => present && judged(number, present.judge.tick(now())));
+    // Every message of a flood moves the tick away: it comes when it was to come,
+    // early, and asks for the next.
+    if (judgeTimer === undefined || e.next < judgeDue) {
+      judgeDue = e.next;
+      judgeTimer = at(judgeTimer, e.next, () => {
+        judgeTimer = undefined;
+        if (present) judged(number, present.judge.tick(now()));
+      });
+    }
     // An answer is inbound bytes, which is how the judge hears of it.
     if (e.probes & PROTOCOL) present.client?.ping().catch(() => undefined);
     const suspect = e.state == "suspect";
@@ -103,6 +112,7 @@ export const createLink = (o: LinkOptions): Link => {
       const p = present;
       present = undefined;
       clearTimeout(judgeTimer);
+      judgeTimer = undefined;
       p.socket.retire();
       p.abort.abort();
       state.suspect = false;

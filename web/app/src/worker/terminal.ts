@@ -30,6 +30,12 @@ export const MAX_WAITING = 4 << 20;
 const ON_SCREEN = 128 << 10;
 /** A piece of it, which the page reads in one go: 10 ms on a phone, between which it answers fingers. */
 const PIECE = 32 << 10;
+/**
+ * With less on its way than this, what comes is handed over at once: an answer
+ * to a key waits for nothing. With more, it waits for a whole piece, or for the
+ * page: a message costs both sides as much as reading a screen.
+ */
+const LITTLE = 8 << 10;
 
 export interface Terminal {
   /** A connection is there. */
@@ -58,6 +64,7 @@ export const createTerminal = (program: Program, { cols, rows }: { cols: number;
   let shown: { left: number; done: () => void }[] = [];
   /** Chunks that were not handed over yet, the last of shown; and what was, and is not shown. */
   let kept: Uint8Array[] = [];
+  let keptBytes = 0;
   let handed = 0;
 
   const finish = (ending: Ending) => {
@@ -71,16 +78,17 @@ export const createTerminal = (program: Program, { cols, rows }: { cols: number;
     for (const s of shown) s.done();
     shown = [];
     kept = [];
-    handed = 0;
+    keptBytes = handed = 0;
   };
   /** Hands over what there is, where the page is not busy with what it has. */
   const hand = () => {
-    while (kept.length && handed < ON_SCREEN) {
+    while (kept.length && handed < (keptBytes < PIECE ? LITTLE : ON_SCREEN)) {
       let n = 0;
       for (let bytes = 0; n < kept.length && bytes < PIECE; n++) bytes += kept[n]!.length;
-      // Own copies: the bytes go to the page, and came in a buffer that others share.
-      const data = concat(...kept.splice(0, n));
+      // The memory goes to the page with them: each has its own, of which SSH keeps nothing.
+      const data = n == 1 ? kept.shift()! : concat(...kept.splice(0, n));
       handed += data.length;
+      keptBytes -= data.length;
       on.data(data);
     }
   };
@@ -95,18 +103,24 @@ export const createTerminal = (program: Program, { cols, rows }: { cols: number;
     let c: Channel | undefined;
     try {
       c = await client.openSession();
-      const asked = { ...size };
-      await c.requestPty({ ...asked, term: "xterm-256color" });
       if (over) return c.close();
+      const asked = { ...size };
+      const pty = c.requestPty({ ...asked, term: "xterm-256color" });
       channel = c;
       c.onData((data) => {
         const done = new Promise<void>((resolve) => shown.push({ left: data.length, done: resolve }));
         kept.push(data);
+        keptBytes += data.length;
         hand();
         return done;
       });
-      if (program.kind == "shell") await c.shell();
-      else await c.exec(program.kind == "attach" ? attachCommand(program) : tmuxCommand(program, again));
+      // Without waiting for the answer to the first, a round trip less; and where
+      // there is no terminal the channel ends, whatever has begun in it.
+      const run = program.kind == "shell" ? c.shell() : c.exec(program.kind == "attach" ? attachCommand(program) : tmuxCommand(program, again));
+      run.catch(() => {}); // when both are refused, the first says why
+      await pty;
+      await run;
+      if (over) return c.close();
       times++;
       // It may have changed while the channel was being opened.
       if (asked.cols != size.cols || asked.rows != size.rows) c.resize(size);

@@ -1,0 +1,157 @@
+// What the page costs, for docs/performance.md: node measure.mjs [--rounds N] [--profile DIR]
+//
+// Every figure with what it is made of, beside the load of the machine. With
+// --profile the flood's and the first screen's processor profiles are written,
+// of the page and of its Worker, for a browser's developer tools.
+
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { loadavg } from "node:os";
+import { Scene, sleep } from "./lib.mjs";
+import { startPlain } from "./plain.mjs";
+
+const option = (name, otherwise) => (process.argv.includes(name) ? process.argv[process.argv.indexOf(name) + 1] : otherwise);
+const rounds = +option("--rounds", 3);
+const only = option("--only", "");
+const into = option("--profile", "");
+if (into) mkdirSync(into, { recursive: true });
+
+/** Processor seconds of everything that this process has started, by program and thread. */
+const processors = () => {
+  const parents = new Map();
+  for (const pid of readdirSync("/proc").filter((n) => /^\d+$/.test(n))) {
+    try {
+      parents.set(+pid, +readFileSync(`/proc/${pid}/stat`, "utf8").split(") ").at(-1).split(" ")[1]);
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
+  const mine = (pid) => pid == process.pid || (parents.has(pid) && mine(parents.get(pid)));
+  const seconds = new Map();
+  for (const pid of parents.keys()) {
+    if (!mine(pid)) continue;
+    try {
+      const args = readFileSync(`/proc/${pid}/cmdline`, "utf8");
+      const kind = /--type=(\w+)/.exec(args)?.[1] ?? args.split("\0")[0].split("/").at(-1);
+      for (const task of readdirSync(`/proc/${pid}/task`)) {
+        const stat = readFileSync(`/proc/${pid}/task/${task}/stat`, "utf8");
+        const fields = stat.split(") ").at(-1).split(" ");
+        const name = /chromium/.test(args) ? `${kind}: ${/\((.*)\)/.exec(stat)[1]}` : kind;
+        seconds.set(name, (seconds.get(name) ?? 0) + (+fields[11] + +fields[12]) / 100);
+      }
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
+  return seconds;
+};
+
+const scene = new Scene();
+const browser = await startPlain();
+const figures = {};
+const note = (name, value) => {
+  (figures[name] ??= []).push(value);
+  console.log(`${name}: ${value.toFixed(value < 20 ? 2 : 0)}   (load ${loadavg()[0].toFixed(1)})`);
+};
+const keep = (name, { profile }) => writeFileSync(`${into}/${name}.cpuprofile`, JSON.stringify(profile));
+
+try {
+  const up = await scene.up();
+  for (let i = 0; i < rounds; i++) {
+    const d = await browser.phone();
+
+    if (!only || only == "first") {
+      await d.cdp("Emulation.setCPUThrottlingRate", { rate: 4 });
+      await d.before(() => {
+        const look = new MutationObserver(() => {
+          if (!document.body?.textContent.includes("No machine is paired")) return;
+          look.disconnect();
+          const inDocument = performance.now();
+          // The second frame begins when the first one is on the screen.
+          requestAnimationFrame(() => requestAnimationFrame(() => (globalThis.__first = { inDocument, shown: performance.now() })));
+        });
+        look.observe(document, { childList: true, subtree: true });
+      });
+      if (into) {
+        await d.cdp("Profiler.enable");
+        await d.cdp("Profiler.start");
+      }
+      await d.go(up.url);
+      await d.until(() => globalThis.__first);
+      const first = await d.run(() => ({
+        ...globalThis.__first,
+        loaded: performance.getEntriesByType("resource").map((r) => `${r.name.split("/").at(-1)} ${Math.round(r.startTime)}-${Math.round(r.responseEnd)}`),
+        paint: performance.getEntriesByType("paint").map((p) => `${p.name} ${Math.round(p.startTime)}`),
+        page: ["responseEnd", "domInteractive", "domContentLoadedEventStart", "loadEventEnd"].map((k) => `${k} ${Math.round(performance.getEntriesByType("navigation")[0][k])}`),
+      }));
+      note("first screen at a quarter, in the document, ms from the navigation's start", first.inDocument);
+      note("first screen at a quarter, shown, ms", first.shown);
+      if (into) {
+        keep(`first-${i}`, await d.cdp("Profiler.stop"));
+        console.log(first);
+      }
+      await d.cdp("Emulation.setCPUThrottlingRate", { rate: 1 });
+    }
+
+    const worker = into && (await d.watchWorkers());
+    // A page of its own: a link that is opened in one that is there is no new page.
+    await d.go("about:blank");
+    await d.go(await up.link());
+    await d.until(() => /^#\/m\/[\w-]+$/.test(location.hash) && document.querySelector('.state[data-phase="up"]'));
+    await sleep(1000);
+
+    await d.run(() => {
+      const from = performance.now();
+      const at = (globalThis.__shell = {});
+      const look = new MutationObserver(() => {
+        const screen = document.querySelector(".screen");
+        if (screen) at.view ??= performance.now() - from;
+        if (screen?.dataset.phase == "open") at.open ??= performance.now() - from;
+        if (![...document.querySelectorAll(".xterm-rows > div")].some((r) => /\$\s*$/.test(r.textContent))) return;
+        look.disconnect();
+        at.prompt = performance.now() - from;
+      });
+      look.observe(document, { childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["data-phase"] });
+      location.hash += "/shell";
+    });
+    await d.until(() => globalThis.__shell.prompt);
+    const at = await d.run(() => globalThis.__shell);
+    note("first prompt, ms from the tap", at.prompt);
+    note("  the terminal's view, ms", at.view);
+    note("  the shell's channel, ms", at.open);
+
+    if (!only || only == "flood") {
+      if (into)
+        for (const target of [d.cdp, worker]) {
+          await target("Profiler.enable");
+          await target("Profiler.start");
+        }
+      const before = processors();
+      const began = Date.now();
+      await d.line("clear; head -c 38000000 /dev/zero | base64; yes flood-''goes-on");
+      await d.until(() => [...document.querySelectorAll(".xterm-rows > div")].some((r) => r.textContent.includes("flood-goes-on")));
+      note("50 MB of output, MB/s", 51.3 / ((Date.now() - began) / 1000));
+      const used = [...processors()].map(([name, s]) => [name, s - (before.get(name) ?? 0)]).filter(([, s]) => s >= 0.1).sort((a, b) => b[1] - a[1]);
+      console.log("  processor seconds: " + used.map(([name, s]) => `${name} ${s.toFixed(1)}`).join(", "));
+      note("  processor seconds of all", used.reduce((sum, [, s]) => sum + s, 0));
+      if (into) {
+        keep(`flood-page-${i}`, await d.cdp("Profiler.stop"));
+        keep(`flood-worker-${i}`, await worker("Profiler.stop"));
+      }
+      const pressed = Date.now();
+      await d.tap(() => {
+        const key = [...document.querySelectorAll(".keyrow button")].find((b) => b.textContent.includes("^C"));
+        key.scrollIntoView();
+        const b = key.getBoundingClientRect();
+        return { x: b.x + b.width / 2, y: b.y + b.height / 2 };
+      });
+      await d.until(() => /\^C\s*\$\s*$/.test([...document.querySelectorAll(".xterm-rows > div")].map((r) => r.textContent.replace(/\u00a0/g, " ").trimEnd()).join("\n").trimEnd()), 10);
+      note("Ctrl-C in it, ms", Date.now() - pressed);
+    }
+    await d.close();
+  }
+  console.log("\nmedians:");
+  for (const [name, all] of Object.entries(figures)) console.log(`${name}: ${all.toSorted((a, b) => a - b)[all.length >> 1].toFixed(2)}  (${all.map((x) => x.toFixed(x < 20 ? 2 : 0)).join(", ")})`);
+} finally {
+  await browser.stop();
+  await scene.end();
+}
