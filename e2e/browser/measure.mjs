@@ -5,6 +5,7 @@
 // of the page and of its Worker, for a browser's developer tools.
 
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { createServer } from "node:http";
 import { loadavg } from "node:os";
 import { Scene, sleep } from "./lib.mjs";
 import { startPlain } from "./plain.mjs";
@@ -56,10 +57,16 @@ const keep = (name, { profile }) => writeFileSync(`${into}/${name}.cpuprofile`, 
 
 try {
   const up = await scene.up();
+  // What a page of one sentence takes, whose words are in the document: the floor.
+  const words = createServer((_, answer) => {
+    answer.setHeader("content-type", "text/html");
+    answer.end('<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>one sentence</title><body><main><p>No machine is paired</p></main>');
+  });
+  await new Promise((resolve) => words.listen(0, "127.0.0.1", resolve));
+  scene.later(() => words.close());
   for (let i = 0; i < rounds; i++) {
-    const d = await browser.phone();
-
-    if (!only || only == "first") {
+    for (const [what, url] of !only || only == "first" ? [["page of one sentence", `http://127.0.0.1:${words.address().port}/`], ["first screen", up.url]] : []) {
+      const d = await browser.phone();
       await d.cdp("Emulation.setCPUThrottlingRate", { rate: 4 });
       await d.before(() => {
         const look = new MutationObserver(() => {
@@ -75,7 +82,7 @@ try {
         await d.cdp("Profiler.enable");
         await d.cdp("Profiler.start");
       }
-      await d.go(up.url);
+      await d.go(url);
       await d.until(() => globalThis.__first);
       const first = await d.run(() => ({
         ...globalThis.__first,
@@ -83,14 +90,15 @@ try {
         paint: performance.getEntriesByType("paint").map((p) => `${p.name} ${Math.round(p.startTime)}`),
         page: ["responseEnd", "domInteractive", "domContentLoadedEventStart", "loadEventEnd"].map((k) => `${k} ${Math.round(performance.getEntriesByType("navigation")[0][k])}`),
       }));
-      note("first screen at a quarter, in the document, ms from the navigation's start", first.inDocument);
-      note("first screen at a quarter, shown, ms", first.shown);
+      note(`${what} at a quarter of the processor, in the document, ms from the navigation's start`, first.inDocument);
+      note("  shown, ms, " + what, first.shown);
       if (into) {
-        keep(`first-${i}`, await d.cdp("Profiler.stop"));
+        keep(`${what.replaceAll(" ", "-")}-${i}`, await d.cdp("Profiler.stop"));
         console.log(first);
       }
-      await d.cdp("Emulation.setCPUThrottlingRate", { rate: 1 });
+      await d.close();
     }
+    const d = await browser.phone();
 
     const worker = into && (await d.watchWorkers());
     // A page of its own: a link that is opened in one that is there is no new page.

@@ -28,6 +28,9 @@ export default defineConfig({
     reportCompressedSize: false,
     rollupOptions: {
       output: {
+        // What the first screen takes is one file: each further one costs a slow
+        // phone as much as running it does.
+        codeSplitting: { groups: [{ name: "page", tags: ["$initial"] }] },
         entryFileNames: "assets/app-[hash].js",
         chunkFileNames: "assets/[name]-[hash].js",
         assetFileNames: "assets/[name]-[hash][extname]",

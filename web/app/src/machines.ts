@@ -54,15 +54,40 @@ const HIDDEN = 10e3;
 
 const idle: LinkState = { phase: "idle", suspect: false, proof: undefined, retryAt: undefined, why: undefined, postQuantum: undefined, service: undefined, server: undefined };
 
-/** The machines that this device is paired with; undefined until they were read. */
-export const known: Store<MachineView[] | undefined> = createStore<MachineView[] | undefined>(undefined);
+/**
+ * Says in storage that is there at once whether there are machines in the one
+ * that takes its time: making a database costs a browser that has none as much
+ * as all else of the first screen.
+ */
+const HINT = "holdfast.paired";
+const hinted = (): boolean => {
+  try {
+    return localStorage.getItem(HINT) != null;
+  } catch {
+    return true; // nobody knows
+  }
+};
+const hint = (some: boolean): void => {
+  try {
+    if (some) localStorage.setItem(HINT, "yes");
+    else localStorage.removeItem(HINT);
+  } catch {
+    // Then everything is read before it is shown.
+  }
+};
+
+/** The machines that this device is paired with; undefined until they were read, where there may be any. */
+export const known: Store<MachineView[] | undefined> = createStore<MachineView[] | undefined>(hinted() ? undefined : []);
 /** Why they could not be read. */
 export const storageFault = createStore("");
 
 export const refreshKnown = async (): Promise<void> => {
   try {
     const all = await stored();
-    known.set(all.sort((a, b) => a.machine.localeCompare(b.machine)).map(({ token: _, ...view }) => view));
+    const views = all.sort((a, b) => a.machine.localeCompare(b.machine)).map(({ token: _, ...view }) => view);
+    hint(!!views.length);
+    // The same ones are no news: every screen would be drawn, and every relay asked, once more.
+    if (JSON.stringify(views) != JSON.stringify(known.value)) known.set(views);
     storageFault.set("");
   } catch (e) {
     known.set([]);

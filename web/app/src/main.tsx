@@ -2,7 +2,7 @@
 
 import { render } from "preact";
 import { startWords } from "./i18n/index.js";
-import { wakeAll } from "./machines.js";
+import { known, refreshKnown, wakeAll } from "./machines.js";
 import { startPush } from "./push/start.js";
 import { startRouting } from "./route.js";
 import { startBadge } from "./sessions/badge.js";
@@ -12,6 +12,10 @@ import "./ui/style.css";
 import { startUpdates } from "./update.js";
 
 startRouting();
+// The database answers while the rest gets ready.
+const read = refreshKnown();
+/** So long the first screen waits for it, ms: one that says "loading" costs a slow phone twice as much. */
+const PATIENCE = 150;
 
 const theme = () => {
   document.documentElement.dataset["theme"] = prefs.value.theme;
@@ -39,8 +43,10 @@ document.addEventListener("resume", wake);
 addEventListener("pageshow", wake);
 addEventListener("online", wake);
 
-startUpdates();
-startBadge();
-if (isSecureContext) startPush();
-
-void startWords().then(() => render(isSecureContext ? <App /> : <Insecure />, document.getElementById("app")!));
+const ready = known.value ? undefined : Promise.race([read, new Promise((r) => setTimeout(r, PATIENCE))]);
+void Promise.all([startWords(), ready]).then(() => {
+  render(isSecureContext ? <App /> : <Insecure />, document.getElementById("app")!);
+  startUpdates();
+  startBadge();
+  if (isSecureContext) startPush();
+});

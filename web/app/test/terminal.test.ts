@@ -5,6 +5,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { SshError, type Channel, type Client, type Exit } from "@holdfast/ssh";
 import { createTerminal, MAX_WAITING } from "../src/worker/terminal.js";
+import { pace } from "../src/terminal/pace.js";
 import type { Ending, Program } from "../src/worker/messages.js";
 
 /** A connection of which every channel notes what was asked of it. */
@@ -97,6 +98,33 @@ test("a refusal says why", async () => {
   assert.ok(terminal.over);
 });
 
+test("terminal and shell are asked for in one go, and a refused terminal ends what has begun", async () => {
+  const { terminal, heard } = scene({ kind: "shell" }, { cols: 80, rows: 24 });
+  const c = connection();
+  let answer!: (e?: Error) => void;
+  const client = {
+    openSession: async () => ({ ...(await c.client.openSession()), requestPty: (o: unknown) => (c.asked.push(["pty", o]), new Promise<void>((yes, no) => (answer = (e) => (e ? no(e) : yes())))) }),
+  } as unknown as Client;
+  terminal.connected(client);
+  await soon();
+  assert.deepEqual(c.asked.map(([name]) => name), ["pty", "shell"]);
+  assert.deepEqual(heard, [], "said to be open before the terminal was given");
+  answer(new SshError("channel", "the server refused pty"));
+  await soon();
+  assert.deepEqual(heard, [{ how: "refused", text: "the server refused pty" }]);
+  assert.deepEqual(c.asked.at(-1), ["close"]);
+});
+
+test("a terminal that is closed while it opens stays closed", async () => {
+  const { terminal, heard } = scene({ kind: "shell" }, { cols: 80, rows: 24 });
+  const c = connection();
+  terminal.connected(c.client);
+  terminal.end();
+  await soon();
+  assert.deepEqual(heard, []);
+  assert.deepEqual(c.asked, [["close"]]);
+});
+
 test("what the page has not shown holds back what comes, byte for byte", async () => {
   const { terminal } = scene({ kind: "shell" }, { cols: 80, rows: 24 });
   const c = connection();
@@ -186,4 +214,66 @@ test("what waited when the connection broke is said not to be sent", async () =>
   terminal.input(new Uint8Array(12));
   terminal.disconnected();
   assert.deepEqual(heard, ["opened", "dropped 42", "detached"]);
+});
+
+test("pieces behind a few bytes go at once, behind many they wait for a whole piece or for the page", async () => {
+  const got: number[] = [];
+  const terminal = createTerminal({ kind: "shell" }, { cols: 80, rows: 24 }, { opened: () => {}, detached: () => {}, ended: () => {}, sent: () => {}, dropped: () => {}, data: (d) => got.push(d.length) });
+  const c = connection();
+  terminal.connected(c.client);
+  await soon();
+  for (const n of [10, 20, 8 << 10]) void c.say(new Uint8Array(n));
+  assert.deepEqual(got, [10, 20, 8 << 10]);
+  void c.say(new Uint8Array(100));
+  assert.equal(got.length, 3, "a message of its own for a hundred bytes of many");
+  void c.say(new Uint8Array(32 << 10));
+  assert.deepEqual(got.slice(3), [100 + (32 << 10)]);
+  void c.say(new Uint8Array(7));
+  terminal.consumed(got.reduce((a, b) => a + b));
+  assert.equal(got.at(-1), 7, "the page waits for what nobody hands over");
+});
+
+test("in a flood ten pictures a second are drawn, of rows, selection, scroll bar and cursor, and the last one of it", (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const drawn: string[] = [];
+  let flood = false;
+  const selection = { hasSelection: false, refresh: () => void drawn.push("selection") };
+  const core = {
+    _renderService: { refreshRows: (a: number, b: number) => void drawn.push(`rows ${a}-${b}`), addRefreshCallback: (f: FrameRequestCallback) => (f(0), 1) },
+    _selectionService: selection,
+    _syncTextArea: () => void drawn.push("cursor"),
+  };
+  const stop = pace({ rows: 24, _core: core } as never, () => flood);
+  const line = () => {
+    core._renderService.refreshRows(3, 20);
+    selection.refresh();
+    core._renderService.addRefreshCallback(() => drawn.push("bar"));
+    core._syncTextArea();
+  };
+  line();
+  assert.deepEqual(drawn.splice(0), ["rows 3-20", "selection", "bar", "cursor"]);
+  flood = true;
+  for (let i = 0; i < 30; i++) {
+    line();
+    t.mock.timers.tick(10);
+  }
+  assert.deepEqual(drawn.filter((d) => d.startsWith("rows")), ["rows 0-23", "rows 0-23", "rows 0-23"]);
+  assert.deepEqual(drawn.filter((d) => d == "cursor").length, 3);
+  assert.deepEqual(drawn.filter((d) => d == "bar").length, 30, "who waits for a frame is called");
+  drawn.length = 0;
+  // What stood last is drawn although nothing follows.
+  line();
+  flood = false;
+  t.mock.timers.tick(100);
+  assert.deepEqual(drawn.splice(0).filter((d) => d != "bar"), ["rows 0-23", "cursor"]);
+  // A selection is drawn also in a flood, and so is that it was taken away.
+  flood = true;
+  selection.hasSelection = true;
+  selection.refresh();
+  selection.hasSelection = false;
+  selection.refresh();
+  assert.deepEqual(drawn.splice(0), ["selection", "selection"]);
+  stop();
+  // Another xterm, without any of it, draws as it always did.
+  assert.doesNotThrow(pace({ rows: 24 } as never, () => true));
 });

@@ -133,6 +133,25 @@ test("the windows of both directions, to the byte", async () => {
   assert.match((await client.closed).message, /window/);
 });
 
+test("what a reader gets is its own: it may give the memory away, and is counted all the same", async () => {
+  const { peer, client, channel, number } = await withChannel({ limits: { windowBytes: 1000 } });
+  const got: Uint8Array[] = [];
+  const waiting: (() => void)[] = [];
+  channel.onData((data) => {
+    // As postMessage does it: what is left here has no bytes any more.
+    got.push(structuredClone(data, { transfer: [data.buffer as ArrayBuffer] }));
+    assert.equal(data.length, 0);
+    return got.length % 2 ? new Promise<void>((resolve) => waiting.push(resolve)) : undefined;
+  });
+  for (let i = 0; i < 10; i++) peer.send(data(number, Buffer.alloc(100, i)));
+  while (got.length < 10) await new Promise((r) => setTimeout(r, 1));
+  for (const done of waiting) done();
+  for (const [i, bytes] of got.entries()) assert.deepEqual(Buffer.from(bytes), Buffer.alloc(100, i));
+  assert.equal((await peer.until(93)).readUInt32BE(5), 500);
+  assert.equal((await peer.until(93)).readUInt32BE(5), 500);
+  client.disconnect();
+});
+
 test("a reader that fails ends its channel and nothing else", async () => {
   for (const fail of [() => { throw new Error("no room"); }, () => Promise.reject(new Error("no room"))]) {
     const { peer, client, channel, number } = await withChannel();

@@ -3,6 +3,7 @@
 import type { FunctionComponent } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { useWords } from "../i18n/index.js";
+import { connectionOf } from "../machines.js";
 import { route, type Route } from "../route.js";
 import { useStore } from "../store/state.js";
 import { Coded } from "./coded.js";
@@ -10,17 +11,7 @@ import { Home } from "./home.js";
 import { MachineScreen } from "./machine.js";
 import { PairScreen } from "./pair.js";
 import type { TerminalProps } from "./terminal.js";
-
-/** The terminal is half of the bytes: it comes when it is needed. */
-const LazyTerminal = (props: TerminalProps) => {
-  const t = useWords();
-  const [View, set] = useState<FunctionComponent<TerminalProps>>();
-  const [fault, setFault] = useState("");
-  useEffect(() => {
-    import("./terminal.js").then((m) => set(() => m.TerminalScreen)).catch((e) => setFault(String(e)));
-  }, []);
-  return View ? <View {...props} /> : <p class="plain">{fault || t("loading")}</p>;
-};
+import { terminalPart } from "./terminalpart.js";
 
 /** Parts that come when they are needed. */
 const lazy = <P extends object>(load: () => Promise<FunctionComponent<P>>): FunctionComponent<P> => {
@@ -34,6 +25,13 @@ const lazy = <P extends object>(load: () => Promise<FunctionComponent<P>>): Func
     }, []);
     return View ? <View {...props} /> : <p class="plain">{fault || t("loading")}</p>;
   };
+};
+/** The terminal is half of the bytes: it comes when it is needed, or soon will be. */
+const TerminalPart = lazy(() => terminalPart().then((m) => m.TerminalScreen));
+const LazyTerminal = (props: TerminalProps) => {
+  // Connecting waits for no bytes of the page.
+  useEffect(() => connectionOf(props.id).look(), [props.id]);
+  return <TerminalPart {...props} />;
 };
 const LazySession = lazy(() => import("./session.js").then((m) => m.SessionScreen));
 const About = lazy(() => import("./about.js").then((m) => m.About));

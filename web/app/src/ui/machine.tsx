@@ -11,6 +11,7 @@ import { StateLine, Trouble, useConnection } from "./connection.js";
 import { Out } from "./out.js";
 import { Bar, Fact, Icon, Sheet } from "./parts.js";
 import { SessionList } from "./sessionlist.js";
+import { terminalPartSoon } from "./terminalpart.js";
 import { proofWords } from "./words.js";
 import { LIST_SESSIONS, tmuxNameOk } from "../worker/tmux.js";
 
@@ -60,6 +61,9 @@ const Known = ({ m }: { m: MachineView }) => {
       shown = false;
     };
   }, [up, shell, connection]);
+
+  // After the connection, which comes first.
+  useEffect(() => (up && shell ? terminalPartSoon() : undefined), [up, shell]);
 
   const choose = async (service: "ssh" | "sshd") => {
     await changeMachine(m.id, { service });
