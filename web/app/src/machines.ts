@@ -76,8 +76,10 @@ const hint = (some: boolean): void => {
   }
 };
 
-/** The machines that this device is paired with; undefined until they were read, where there may be any. */
-export const known: Store<MachineView[] | undefined> = createStore<MachineView[] | undefined>(hinted() ? undefined : []);
+/** What the first screen may go by until they were read: none, where this browser never had any. */
+export const atFirst: readonly MachineView[] | undefined = hinted() ? undefined : [];
+/** The machines that this device is paired with; undefined until they were read. */
+export const known: Store<MachineView[] | undefined> = createStore<MachineView[] | undefined>(undefined);
 /** Why they could not be read. */
 export const storageFault = createStore("");
 

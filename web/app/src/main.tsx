@@ -2,7 +2,7 @@
 
 import { render } from "preact";
 import { startWords } from "./i18n/index.js";
-import { known, refreshKnown, wakeAll } from "./machines.js";
+import { atFirst, refreshKnown, wakeAll } from "./machines.js";
 import { startPush } from "./push/start.js";
 import { startRouting } from "./route.js";
 import { startBadge } from "./sessions/badge.js";
@@ -43,7 +43,7 @@ document.addEventListener("resume", wake);
 addEventListener("pageshow", wake);
 addEventListener("online", wake);
 
-const ready = known.value ? undefined : Promise.race([read, new Promise((r) => setTimeout(r, PATIENCE))]);
+const ready = atFirst ? undefined : Promise.race([read, new Promise((r) => setTimeout(r, PATIENCE))]);
 void Promise.all([startWords(), ready]).then(() => {
   render(isSecureContext ? <App /> : <Insecure />, document.getElementById("app")!);
   startUpdates();

@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { ago, useWords } from "../i18n/index.js";
-import { accounts, known, refreshKnown, storageFault, tokenRefused } from "../machines.js";
+import { accounts, atFirst, known, refreshKnown, storageFault, tokenRefused } from "../machines.js";
 import { ended, renewing } from "../push/start.js";
 import { acknowledge, listMachines, listNotices, RelayError, type RelayMachine, type RelayNotice } from "../relay.js";
 import { go, href } from "../route.js";
@@ -63,7 +63,7 @@ const moods: Record<NonNullable<RelayMachine["state"]>, Mood> = { offline: "off"
 export const Home = ({ chosen, start, beside }: { chosen?: string | undefined; start?: boolean | undefined; beside?: boolean }) => {
   const Main = beside ? "div" : "main";
   const t = useWords();
-  const machines = useStore(known);
+  const machines = useStore(known) ?? atFirst;
   const inside = machines?.filter((m) => !m.out);
   const fault = useStore(storageFault);
   const heard = useRelays(machines);
