@@ -29,7 +29,7 @@ func newBehind(t *testing.T, start func(proxy, relay string), agentArgs ...strin
 	b := &behind{site: &site{machine: newComputer(t), laptop: newComputer(t), url: "http://" + proxy}, relay: newComputer(t)}
 	b.relay.start("relay", "--json", "--listen", upstream, "--public-url", b.url, "--trusted-proxy", "127.0.0.1/32").event("listening")
 	start(proxy, upstream)
-	eventually(t, 20*time.Second, "the proxy answers for the relay", func() (bool, string) {
+	eventually(t, 60*time.Second, "the proxy answers for the relay", func() (bool, string) {
 		resp, err := http.Get(b.url + "/healthz")
 		if err != nil {
 			return false, err.Error()
@@ -141,11 +141,12 @@ func startNginx(t *testing.T, proxy, relay string, idle time.Duration) {
 	// Killed, its master would leave a worker behind.
 	t.Cleanup(func() {
 		p.cmd.Process.Signal(os.Interrupt)
-		p.exited(10 * time.Second)
+		p.exited(60 * time.Second)
 	})
 }
 
 func TestBehindNginx(t *testing.T) {
+	t.Parallel()
 	b := newBehind(t, func(proxy, relay string) { startNginx(t, proxy, relay, 0) })
 	b.works(t)
 	if n := b.attempts(t); n != 1 {
@@ -157,19 +158,22 @@ func TestBehindNginx(t *testing.T) {
 // costs an agent its control connection, which it makes anew; with --keepalive
 // below the limit it keeps it, and a quiet stream as well.
 func TestNginxIdleLimit(t *testing.T) {
+	t.Parallel()
 	const idle = 8 * time.Second
 	t.Run("without a keepalive the agent comes back", func(t *testing.T) {
+		t.Parallel()
 		b := newBehind(t, func(proxy, relay string) { startNginx(t, proxy, relay, idle) })
 		eventually(t, 60*time.Second, "the agent has connected again", func() (bool, string) {
 			n := b.attempts(t)
 			return n >= 2, fmt.Sprint(n)
 		})
-		eventually(t, 30*time.Second, "the machine can be reached again", func() (bool, string) {
+		eventually(t, 60*time.Second, "the machine can be reached again", func() (bool, string) {
 			r := b.laptop.holdfast("ssh", "mini", "echo hello")
 			return r.stdout == "hello\n", r.String()
 		})
 	})
 	t.Run("with a keepalive nothing is cut", func(t *testing.T) {
+		t.Parallel()
 		b := newBehind(t, func(proxy, relay string) { startNginx(t, proxy, relay, idle) }, "--keepalive", "5s")
 		r := b.laptop.holdfast("ssh", "--keepalive", "5s", "mini", "sleep 25; echo still here")
 		if r.code != 0 || r.stdout != "still here\n" {
@@ -182,6 +186,7 @@ func TestNginxIdleLimit(t *testing.T) {
 }
 
 func TestBehindCaddy(t *testing.T) {
+	t.Parallel()
 	b := newBehind(t, func(proxy, relay string) {
 		caddy := need(t, "caddy")
 		c := newComputer(t)
@@ -203,6 +208,7 @@ func TestBehindCaddy(t *testing.T) {
 // TestTrustedProxyCountsByAddress: behind a proxy that says for whom it asks,
 // one stranger's failures refuse nobody else.
 func TestTrustedProxyCountsByAddress(t *testing.T) {
+	t.Parallel()
 	c := newComputer(t)
 	p := c.start("relay", "--json", "--listen", "127.0.0.1:0", "--trusted-proxy", "127.0.0.1/32")
 	url := text(t, p.event("listening"), "url")

@@ -64,7 +64,7 @@ func TestSlowReaderCostsFixedMemory(t *testing.T) {
 			done := make(chan result, 1)
 			// Ends with the command, which ctx ends at the latest; the test waits.
 			go func() { done <- runCmd(t, cmd) }()
-			eventually(t, 30*time.Second, "the transfer has begun", func() (bool, string) {
+			eventually(t, 60*time.Second, "the transfer has begun", func() (bool, string) {
 				return out.taken.Load() > 100<<10, fmt.Sprint(out.taken.Load())
 			})
 			relay, agent := residentKB(t, s.relayProc.cmd.Process.Pid), residentKB(t, s.agentProc.cmd.Process.Pid)
@@ -117,7 +117,7 @@ func TestStoppedEndsUnderLoad(t *testing.T) {
 		return s, cmd, out, want
 	}
 	begun := func(t *testing.T, out *trickle) {
-		eventually(t, 30*time.Second, "the transfer has begun", func() (bool, string) {
+		eventually(t, 60*time.Second, "the transfer has begun", func() (bool, string) {
 			return out.taken.Load() > 100<<10, fmt.Sprint(out.taken.Load())
 		})
 	}
@@ -148,7 +148,7 @@ func TestStoppedEndsUnderLoad(t *testing.T) {
 		if r.code != 255 || r.took > time.Minute {
 			t.Errorf("ssh to a stopped agent: %s", r)
 		}
-		eventually(t, 10*time.Second, "the relay has no stream left", func() (bool, string) {
+		eventually(t, 60*time.Second, "the relay has no stream left", func() (bool, string) {
 			n := s.streams()
 			return n == 0, fmt.Sprint(n)
 		})

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -278,7 +279,7 @@ func (p *process) kill() {
 func (p *process) interrupt() {
 	p.t.Helper()
 	p.cmd.Process.Signal(os.Interrupt)
-	p.exited(20 * time.Second)
+	p.exited(60 * time.Second)
 }
 
 // exited waits for the process to end by itself and returns its exit code.
@@ -306,7 +307,7 @@ func (p *process) running() {
 // event waits for the line {"event":name,…} of --json.
 func (p *process) event(name string) map[string]any {
 	p.t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		select {
 		case line, ok := <-p.lines:
@@ -354,15 +355,20 @@ func eventually(t *testing.T, within time.Duration, what string, ok func() (bool
 }
 
 // freeAddr is a loopback address that nobody listens on now. A test that needs
-// one name for a server across its restarts has no other way.
+// one name for a server across its restarts has no other way. Systems give ports
+// from 32768 on to whoever asks for any: tests beside this one do all the time.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	var err error
+	for range 100 {
+		var ln net.Listener
+		if ln, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12_000+rand.IntN(20_000))); err == nil {
+			ln.Close()
+			return ln.Addr().String()
+		}
 	}
-	defer ln.Close()
-	return ln.Addr().String()
+	t.Fatal(err)
+	return ""
 }
 
 // jsonLines decodes one JSON object a line.

@@ -84,7 +84,7 @@ func (s *split) pairLink() string {
 func pairLinkOf(t *testing.T, machine *computer) string {
 	t.Helper()
 	var r result
-	eventually(t, 20*time.Second, "holdfast pair prints a link", func() (bool, string) {
+	eventually(t, 60*time.Second, "holdfast pair prints a link", func() (bool, string) {
 		r = machine.holdfast("pair", "--json")
 		return r.code == 0 && linkText.MatchString(r.stdout), r.String()
 	})
@@ -245,6 +245,7 @@ func (s *site) deviceToken() string {
 // TestOlderPeers carries SSH through the relay between an agent and a device of
 // which each is of today or from before version 1.
 func TestOlderPeers(t *testing.T) {
+	t.Parallel()
 	const size = 3 << 20
 	s := newSplit(t)
 	source, want := blob(t, s.laptop.home, size)
@@ -323,6 +324,7 @@ func TestOlderPeers(t *testing.T) {
 
 // TestBadBase64EndsItsStreamOnly sends text that is no base64 to a new agent.
 func TestBadBase64EndsItsStreamOnly(t *testing.T) {
+	t.Parallel()
 	s := newSplit(t)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

@@ -20,10 +20,11 @@ import (
 // TestRelayComesBack kills the relay as kill -9 does and starts it again: the
 // agent comes back by itself, and what the relay knew is still known.
 func TestRelayComesBack(t *testing.T) {
+	t.Parallel()
 	s := newSplit(t)
 	live := s.liveSSH("mini")
 	s.relayProc.kill()
-	if code := live.exited(30 * time.Second); code != 255 {
+	if code := live.exited(60 * time.Second); code != 255 {
 		t.Errorf("ssh through a relay that was killed ended with %d: %s", code, live.output())
 	}
 	r := s.laptop.holdfast("proxy", "mini")
@@ -45,6 +46,7 @@ func TestRelayComesBack(t *testing.T) {
 
 // TestRelayStopsInOrder is a planned restart: agents are told, and come back.
 func TestRelayStopsInOrder(t *testing.T) {
+	t.Parallel()
 	s := newSplit(t)
 	u, err := url.Parse(s.url)
 	if err != nil {
@@ -63,6 +65,7 @@ func TestRelayStopsInOrder(t *testing.T) {
 // relay, without the relay's header. The agent does not believe it, and comes
 // back once it is gone; a device says what is in the way.
 func TestCaptivePortal(t *testing.T) {
+	t.Parallel()
 	s := newSplit(t)
 	target, err := url.Parse(s.url)
 	if err != nil {
@@ -94,7 +97,7 @@ func TestCaptivePortal(t *testing.T) {
 		}
 	}
 	s.agentProc = s.machine.start(s.agentArgs...)
-	eventually(t, 30*time.Second, "the agent tries again after 401 and 403 that are not the relay's", func() (bool, string) {
+	eventually(t, 60*time.Second, "the agent tries again after 401 and 403 that are not the relay's", func() (bool, string) {
 		return refused.Load() >= 3, s.agentProc.output()
 	})
 	s.agentProc.running()
@@ -123,6 +126,7 @@ func TestCaptivePortal(t *testing.T) {
 }
 
 func TestTwoOnOneStateDirectory(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, false)
 	for _, args := range [][]string{
 		{"up", "--listen", "127.0.0.1:0", "--sshd", "off"},
@@ -140,6 +144,7 @@ func TestTwoOnOneStateDirectory(t *testing.T) {
 }
 
 func TestTakenPort(t *testing.T) {
+	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -157,6 +162,7 @@ func TestTakenPort(t *testing.T) {
 // TestSecondStart keeps the identity: the same link's host keys, the same
 // devices, and no new pairing needed.
 func TestSecondStart(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, false)
 	u, err := url.Parse(s.url)
 	if err != nil {
@@ -171,7 +177,7 @@ func TestSecondStart(t *testing.T) {
 		t.Errorf("the machine is called %v after a restart, was mini", e["machine"])
 	}
 	t.Logf("second start took %v", time.Since(start).Round(time.Millisecond))
-	eventually(t, 20*time.Second, "the paired laptop gets in after a restart", func() (bool, string) {
+	eventually(t, 60*time.Second, "the paired laptop gets in after a restart", func() (bool, string) {
 		r := s.sshRun("mini", "echo in")
 		return r.code == 0, r.String()
 	})
@@ -179,7 +185,7 @@ func TestSecondStart(t *testing.T) {
 	s.up.kill()
 	s.up = s.machine.start("up", "--json", "--listen", u.Host, "--sshd", "off")
 	s.up.event("listening")
-	eventually(t, 20*time.Second, "the paired laptop gets in after a kill", func() (bool, string) {
+	eventually(t, 60*time.Second, "the paired laptop gets in after a kill", func() (bool, string) {
 		r := s.sshRun("mini", "echo in")
 		return r.code == 0, r.String()
 	})
@@ -188,6 +194,7 @@ func TestSecondStart(t *testing.T) {
 // TestTwoAgentsOneName starts a copy of the machine: the newest wins, the other
 // stops with exit code 4 and says who won.
 func TestTwoAgentsOneName(t *testing.T) {
+	t.Parallel()
 	s := newSplit(t)
 	copied := newComputer(t)
 	if err := os.CopyFS(copied.state, os.DirFS(s.machine.state)); err != nil {
@@ -199,7 +206,7 @@ func TestTwoAgentsOneName(t *testing.T) {
 	}
 	second := copied.start(s.agentArgs...)
 	second.event("machine")
-	if code := s.agentProc.exited(30 * time.Second); code != 4 {
+	if code := s.agentProc.exited(60 * time.Second); code != 4 {
 		t.Errorf("the agent that was replaced exits with %d, want 4: %s", code, s.agentProc.output())
 	}
 	if !strings.Contains(s.agentProc.output(), "instance") {
@@ -211,6 +218,7 @@ func TestTwoAgentsOneName(t *testing.T) {
 // TestServiceDown stops sshd: the default service says 4502 and never turns into
 // another one; the built-in server still works.
 func TestServiceDown(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, true)
 	if r := s.sshRun("mini", "true"); r.code != 0 {
 		t.Fatalf("ssh: %s", r)
@@ -230,6 +238,7 @@ func TestServiceDown(t *testing.T) {
 
 // TestRefusals asks the relay as a stranger would: status, header and one line.
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	s := newSplit(t)
 	device := s.deviceToken()
 	get := func(path string, headers ...string) (*http.Response, string) {
@@ -311,6 +320,7 @@ func TestRefusals(t *testing.T) {
 
 // TestJSONInterface asks /v1 as a page would.
 func TestJSONInterface(t *testing.T) {
+	t.Parallel()
 	s := newSplit(t)
 	ask := func(method, path, token string) (int, http.Header, map[string]any) {
 		t.Helper()

@@ -150,7 +150,7 @@ func TestRevokedToken(t *testing.T) {
 
 	// An agent does not die of it: somebody may have revoked the wrong one.
 	s.relay.must("token", "revoke", agentID)
-	eventually(t, 20*time.Second, "the agent says that its token was revoked", func() (bool, string) {
+	eventually(t, 60*time.Second, "the agent says that its token was revoked", func() (bool, string) {
 		return strings.Contains(s.agentProc.output(), "revoked"), s.agentProc.output()
 	})
 	time.Sleep(time.Second)

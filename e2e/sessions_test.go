@@ -173,7 +173,7 @@ func (p *pane) now() (paneLine, bool) {
 }
 
 // patience is how long a status may take on a computer that has other work too.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 // until waits for a status and returns it. The time that it took is logged.
 func (p *pane) until(what string, good func(paneLine) bool) paneLine {

@@ -99,7 +99,7 @@ LogLevel VERBOSE
 
 // up waits until sshd answers or has ended.
 func (s *sshd) up() bool {
-	for range 200 {
+	for range 2400 { // a minute
 		select {
 		case <-s.done:
 			return false

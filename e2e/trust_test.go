@@ -40,6 +40,7 @@ func newEvilSite(t *testing.T) (s *site, e *evil, link string) {
 // TestRelayReadsNothing pairs, works and copies through a relay that records,
 // and looks in the record for what was said and for every secret.
 func TestRelayReadsNothing(t *testing.T) {
+	t.Parallel()
 	s, e, link := newEvilSite(t)
 	s.join(link)
 	const said = "a sentence that nobody on the way may read"
@@ -126,6 +127,7 @@ func privateKeys(t *testing.T, dir string) map[string][]byte {
 // several places of an established stream: the stream ends with an integrity
 // error and delivers nothing wrong.
 func TestTamperingRelay(t *testing.T) {
+	t.Parallel()
 	s, e, link := newEvilSite(t)
 	s.join(link)
 	source, want := blob(t, s.laptop.home, 1<<20)
@@ -200,6 +202,7 @@ func newSigner(t *testing.T) ssh.Signer {
 // with a key of its own: before pairing and after it. Both fingerprints are
 // named, and no authentication is tried.
 func TestRelayInTheMiddle(t *testing.T) {
+	t.Parallel()
 	s, e, link := newEvilSite(t)
 	signer := newSigner(t)
 	var streams, attempts atomic.Int64
@@ -263,6 +266,7 @@ func TestRelayInTheMiddle(t *testing.T) {
 // pairing: the relay secret, the device's token, the stream. None of it lets it
 // pair, and none opens a shell.
 func TestRecordedPairingIsWorthless(t *testing.T) {
+	t.Parallel()
 	s, e, link := newEvilSite(t)
 	s.join(link)
 	var seen struct{ Secret, Key, Name string }
@@ -374,6 +378,7 @@ func tryPair(ctx context.Context, t *testing.T, url, token string, signer ssh.Si
 // it. It gets a token, cannot pair with it, closes the link with its fifth
 // wrong proof, and the person is told.
 func TestRelayThatRedeemsFirst(t *testing.T) {
+	t.Parallel()
 	s, e, link := newEvilSite(t)
 	thief := newSigner(t)
 	key := strings.TrimSpace(string(ssh.MarshalAuthorizedKey(thief.PublicKey())))

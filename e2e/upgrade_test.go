@@ -65,6 +65,7 @@ func upgraded(t *testing.T, r result) map[string]any {
 // program: they are told to come back, and do, to the same process id at the
 // same address.
 func TestUpgradeWithTLSInTheRelay(t *testing.T) {
+	t.Parallel()
 	relay := newComputer(t)
 	cert, key := certificate(t, relay.home)
 	s := newSplitOn(t, relay, []string{"--tls-cert", cert, "--tls-key", key}, "SSL_CERT_FILE="+cert)
@@ -77,7 +78,7 @@ func TestUpgradeWithTLSInTheRelay(t *testing.T) {
 	if pid := float64(s.relayProc.cmd.Process.Pid); o["pid"] != pid {
 		t.Errorf("the process is now %v, was %v", o["pid"], pid)
 	}
-	if code := live.exited(30 * time.Second); code != 255 {
+	if code := live.exited(60 * time.Second); code != 255 {
 		t.Errorf("ssh over a connection that could not be kept ended with %d: %s", code, live.output())
 	}
 	eventually(t, 60*time.Second, "the agent is back after the upgrade", func() (bool, string) {
@@ -91,6 +92,7 @@ func TestUpgradeWithTLSInTheRelay(t *testing.T) {
 // TestUpgradeOfUp exchanges relay and agent of one process. The machine's own
 // agent starts anew, other machines of the relay notice nothing.
 func TestUpgradeOfUp(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, true)
 	before := s.up.cmd.Process.Pid
 	o := upgraded(t, s.machine.holdfast("relay", "upgrade", "--json"))
