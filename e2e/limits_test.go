@@ -148,7 +148,7 @@ func TestStoppedEndsUnderLoad(t *testing.T) {
 		if r.code != 255 || r.took > time.Minute {
 			t.Errorf("ssh to a stopped agent: %s", r)
 		}
-		eventually(t, 60*time.Second, "the relay has no stream left", func() (bool, string) {
+		eventually(t, 30*time.Second, "the relay has no stream left", func() (bool, string) {
 			n := s.streams()
 			return n == 0, fmt.Sprint(n)
 		})
