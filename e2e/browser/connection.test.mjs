@@ -104,7 +104,7 @@ test("a link of another relay asks first, and sends it nothing before the answer
   // Pasted, and meant: the link is still good.
   await page.locator("textarea.link").fill(link);
   await page.locator("button", { hasText: /^Pair$/ }).tap();
-  await question.getByText("Pair through").tap();
+  await question.getByRole("button", { name: "Pair", exact: true }).tap();
   await page.waitForURL(/#\/m\//, { timeout: 30_000 });
   await phase(page, "up");
 });

@@ -122,7 +122,6 @@ export const en = {
   pairCameraRefused: "The camera was not given: paste the link instead.",
   pairForeign: "This link is of another relay than this page",
   pairForeignWhat: "To reach {machine} this device would connect through that relay, which learns the device's name, its public key and when it connects. This page came from {page}. Pair only if you made the link yourself or know whose relay it is.",
-  pairForeignGo: "Pair through it",
   pairForeignNot: "Do not pair",
   pairGo: "Pair",
   pairKey: "Making this device's key…",

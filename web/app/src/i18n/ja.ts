@@ -114,7 +114,6 @@ export const ja: Words = {
   pairCameraRefused: "カメラを使えません。リンクを貼り付けてください。",
   pairForeign: "このページとは別のリレーのリンクです",
   pairForeignWhat: "{machine} に接続するには、このリレーを通ります。リレーはこの端末の名前、公開鍵、接続した時刻を知ります。このページは {page} から届きました。自分で作ったリンクか、誰のリレーか分かる場合だけペアリングしてください。",
-  pairForeignGo: "このリレーでペアリング",
   pairForeignNot: "ペアリングしない",
   pairGo: "ペアリング",
   pairKey: "この端末の鍵を作成中…",

@@ -99,7 +99,7 @@ export const PairScreen = () => {
             <p>{t("pairForeignWhat", { machine: foreign.machine, page: location.host })}</p>
             <div class="row">
               <button class="grow" onClick={() => void run(foreign.link)}>
-                {t("pairForeignGo")}
+                {t("pairGo")}
               </button>
               <button class="quiet" onClick={() => setForeign(undefined)}>
                 {t("pairForeignNot")}
