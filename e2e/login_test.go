@@ -228,7 +228,6 @@ const prompt = 20 * time.Second
 // TestEndsPromptly ends a connection from each side and wants everybody to
 // notice: ssh, and the proxy that it runs.
 func TestEndsPromptly(t *testing.T) {
-	t.Parallel()
 	s := newSite(t, true)
 
 	t.Run("command ends while the input stays open", func(t *testing.T) {

@@ -68,6 +68,9 @@ func TestFirstPageOfAHugeTranscript(t *testing.T) {
 	if os.Getenv("HOLDFAST_LONG") != "" {
 		size = 1 << 30
 	}
+	if testing.Short() {
+		size = 16 << 20
+	}
 	path := writeHuge(t, size)
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -110,7 +113,11 @@ func TestFirstPageOfAHugeTranscript(t *testing.T) {
 
 // TestPagingAHugeTranscriptStaysSmall pages through the whole file.
 func TestPagingAHugeTranscriptStaysSmall(t *testing.T) {
-	path := writeHuge(t, 28<<20)
+	size, least := int64(28<<20), 4_000
+	if testing.Short() {
+		size, least = 16<<20, 500
+	}
+	path := writeHuge(t, size)
 	l := openRef(t, Ref{Tool: "claude", Path: path})
 	var m runtime.MemStats
 	runtime.GC()
@@ -136,7 +143,7 @@ func TestPagingAHugeTranscriptStaysSmall(t *testing.T) {
 			break
 		}
 	}
-	if items%3 != 0 || items < 4_000 {
+	if items%3 != 0 || items < least {
 		t.Errorf("%d items", items)
 	}
 	if held := int64(peak) - int64(base); held > pageMemory {
