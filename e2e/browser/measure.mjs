@@ -1,8 +1,10 @@
-// What the page costs, for docs/performance.md: node measure.mjs [--rounds N] [--profile DIR]
+// What the page costs, for docs/performance.md: scripts/browser measure [--rounds N]
+// [--only first|prompt|flood] [--profile DIR]
 //
 // Every figure with what it is made of, beside the load of the machine. With
 // --profile the flood's and the first screen's processor profiles are written,
-// of the page and of its Worker, for a browser's developer tools.
+// of the page and of its Worker, for a browser's developer tools; taking them
+// slows what is measured.
 
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
@@ -98,6 +100,7 @@ try {
       }
       await d.close();
     }
+    if (only == "first") continue;
     const d = await browser.phone();
 
     const worker = into && (await d.watchWorkers());
