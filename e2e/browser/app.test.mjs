@@ -163,7 +163,7 @@ part("discarded and opened again: the same session, its draft, and what was know
 part("without a network the app opens, and says how old everything is", { timeout: 90_000 }, async () => {
   await home();
   await page.evaluate(() => navigator.serviceWorker.ready.then((r) => r.active.state));
-  await until(() => page.evaluate(async () => (await caches.keys()).some((k) => k.startsWith("holdfast-")) && (await navigator.serviceWorker.getRegistration()).active?.state == "activated"), undefined, 30_000);
+  await until(() => page.evaluate(async () => (await caches.keys()).some((k) => k.startsWith("holdfast ")) && (await navigator.serviceWorker.getRegistration()).active?.state == "activated"), undefined, 30_000);
   await rows("first").first().waitFor({ timeout: 20_000 });
   await sleep(1200);
   await d.context.setOffline(true);
