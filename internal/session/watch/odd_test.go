@@ -2,6 +2,7 @@ package watch
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -79,6 +80,12 @@ func TestWhatIsEasilyMistaken(t *testing.T) {
 		s.run("new-session", "-d", "-s", c.name, "-x", cols, "-y", rows, shell)
 		cases[i].size = c.size
 	}
+	// script is deaf to the hangup that ends a pane, and what it runs goes on with it.
+	t.Cleanup(func() {
+		for pid := range strings.FieldsSeq(s.run("list-panes", "-a", "-F", "#{pane_pid}")) {
+			exec.Command("pkill", "-KILL", "-P", pid).Run() // fails where the pane runs nothing
+		}
+	})
 	w, _ := start(t, Options{Sockets: []string{s.socket}})
 	for _, c := range cases {
 		becomes(t, w, c.name, session.Idle)
