@@ -1,5 +1,5 @@
 // Command testlog reads `go test -json` from its standard input, prints one
-// line a package and everything that a failing test said, and appends each
+// line a package, the tests that took longest and everything that a failing test said, and appends each
 // test by name to a results file: "pass PACKAGE TEST", "fail …", "skip …".
 //
 // It never hides a failure: it exits with 1 when a test or a package failed,
@@ -10,9 +10,11 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -54,6 +56,10 @@ func main() {
 	}
 }
 
+// Where the time of a run goes is said of tests from so many seconds on, and of
+// so many of them: those that are worth making shorter.
+const longSeconds, longTests = 10, 12
+
 // writer is the part of os.File that read needs.
 type writer interface{ WriteString(string) (int, error) }
 
@@ -61,14 +67,20 @@ type writer interface{ WriteString(string) (int, error) }
 func read(in *bufio.Reader, out, results writer) bool {
 	packages := map[string]*pkg{}
 	ok, ran := true, 0
+	var long []event // tests that took longest
 	for {
 		line, err := in.ReadString('\n')
 		if line != "" {
 			var e event
 			if json.Unmarshal([]byte(line), &e) != nil || e.Action == "" {
 				out.WriteString("   " + strings.TrimRight(line, "\n") + "\n")
-			} else if handle(packages, e, out, results, &ran) {
-				ok = false
+			} else {
+				if handle(packages, e, out, results, &ran) {
+					ok = false
+				}
+				if (e.Action == "pass" || e.Action == "fail") && e.Test != "" && !strings.Contains(e.Test, "/") && e.Elapsed >= longSeconds {
+					long = append(long, e)
+				}
 			}
 		}
 		if err != nil {
@@ -81,6 +93,10 @@ func read(in *bufio.Reader, out, results writer) bool {
 		results.WriteString("fail " + name + " (no result)\n")
 		p.print(out, "")
 		ok = false
+	}
+	slices.SortFunc(long, func(a, b event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
+	for _, e := range long[:min(len(long), longTests)] {
+		out.WriteString(fmt.Sprintf("   long %-34s %s %.0f s\n", e.Package, e.Test, e.Elapsed))
 	}
 	if ran == 0 {
 		out.WriteString("   FAIL: no test ran\n")
