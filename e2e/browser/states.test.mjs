@@ -3,6 +3,7 @@
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
+import { createHash } from "node:crypto";
 import { appendFileSync, readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
@@ -48,6 +49,16 @@ before(async () => {
   id = /#\/m\/([\w-]+)/.exec(page.url())[1];
 });
 after(() => over(scene));
+
+/** The same link, of a relay that nobody has heard of. */
+const elsewhere = (link) => {
+  const bytes = Buffer.from(link.split("#hf1.")[1], "base64url");
+  const relay = Buffer.from("https://relay.somebody-else.example");
+  // The relay stands behind the secret and the time, its length before it; a sum is at the end.
+  const made = Buffer.concat([bytes.subarray(0, 20), Buffer.of(relay.length), relay, bytes.subarray(21 + bytes[20])]);
+  createHash("sha256").update(made.subarray(0, -4)).digest().copy(made, made.length - 4, 0, 4);
+  return `${up.url}/#hf1.${made.toString("base64url")}`;
+};
 
 /** Breaches of axe's rules, and what is wider than the screen. */
 const faults = async (p) => {
@@ -100,6 +111,11 @@ const states = {
     await p.locator("details summary").click();
   },
   pairing: (p) => p.evaluate(() => (location.hash = "#/pair")),
+  "a link of another relay": async (p) => {
+    await p.locator("textarea.link").fill(elsewhere(await up.link()));
+    await p.getByRole("button", { name: /^(Pair|ペアリング)$/ }).click();
+    await p.locator("[data-relay]").waitFor();
+  },
   devices: async (p) => {
     await p.evaluate(() => (location.hash = "#/devices"));
     await p.locator(".item").first().waitFor();
