@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 
+	"holdfast/internal/cli/sessions/backlog"
 	"holdfast/internal/cli/sessions/source"
 	"holdfast/internal/console"
 	"holdfast/internal/session/conversation"
@@ -88,20 +88,20 @@ func (c *Show) conversation(ctx context.Context, a *console.App, t source.Target
 	if !c.Follow {
 		return nil
 	}
-	waits := newBacklog()
+	waits := backlog.New()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	failed := make(chan error, 1)
 	// Ends with ctx or the follow; its error is waited for below.
 	go func() {
 		failed <- l.Follow(ctx, proto.Follow{Session: t.Session.ID, From: string(page.After)}, func(m json.RawMessage) {
-			if err := waits.add(m); err != nil {
+			if err := waits.Add(m); err != nil {
 				cancel(err)
 			}
 		})
 	}()
 	print := func() error {
-		for _, m := range waits.take() {
+		for _, m := range waits.Take() {
 			var change conversation.Change
 			if err := json.Unmarshal(m, &change); err != nil {
 				return fmt.Errorf("read the conversation: %w", err)
@@ -114,7 +114,7 @@ func (c *Show) conversation(ctx context.Context, a *console.App, t source.Target
 	}
 	for {
 		select {
-		case <-waits.some:
+		case <-waits.Some:
 			if err := print(); err != nil {
 				return err
 			}
@@ -122,8 +122,8 @@ func (c *Show) conversation(ctx context.Context, a *console.App, t source.Target
 			if p := print(); p != nil {
 				return p
 			}
-			if errors.Is(context.Cause(ctx), errBacklog) {
-				return fmt.Errorf("follow the conversation: %w", errBacklog)
+			if errors.Is(context.Cause(ctx), backlog.ErrFull) {
+				return fmt.Errorf("follow the conversation: %w", backlog.ErrFull)
 			}
 			if ctx.Err() != nil {
 				return nil
@@ -131,49 +131,6 @@ func (c *Show) conversation(ctx context.Context, a *console.App, t source.Target
 			return err
 		}
 	}
-}
-
-// maxBacklog bounds what waits to be printed, in bytes: hours of a tool that writes
-// much, less than a phone's memory.
-const maxBacklog = 32 << 20
-
-var errBacklog = errors.New("what was written is printed too slowly; nothing printed is missing, and what came after it is not shown: show it again")
-
-// backlog holds what a machine told until it is printed. The connection is not kept
-// waiting for a terminal or a pager: the machine would end it.
-type backlog struct {
-	some chan struct{} // capacity 1: something was added
-
-	mu    sync.Mutex
-	waits []json.RawMessage
-	bytes int
-	full  bool
-}
-
-func newBacklog() *backlog { return &backlog{some: make(chan struct{}, 1)} }
-
-// add keeps m, or says that it and all after it are lost.
-func (b *backlog) add(m json.RawMessage) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.full = b.full || b.bytes+len(m) > maxBacklog; b.full {
-		return errBacklog
-	}
-	b.waits, b.bytes = append(b.waits, m), b.bytes+len(m)
-	select {
-	case b.some <- struct{}{}:
-	default: // it is known already
-	}
-	return nil
-}
-
-// take returns all that waits, in order.
-func (b *backlog) take() []json.RawMessage {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	out := b.waits
-	b.waits, b.bytes = nil, 0
-	return out
 }
 
 // seen tells the machine that the person was shown a session as it is now. What a
