@@ -187,7 +187,7 @@ func TestPlannedRestartWith2000Agents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 2000
 		if testing.Short() {
-			n = 500
+			n = 200
 		}
 		h, err := newHerd(inMemory{memnet.New()}, n)
 		defer h.close()
