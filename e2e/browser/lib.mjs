@@ -2,8 +2,9 @@
 // faulty path, a browser that looks like a phone, and what arrives at the machine.
 
 import { execFileSync, spawn } from "node:child_process";
+import { rm } from "node:fs/promises";
 import { createServer } from "node:net";
-import { appendFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { appendFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -42,7 +43,8 @@ export class Scene {
       }
     }
     this.#undo = [];
-    rmSync(this.dir, { recursive: true, force: true, maxRetries: 5, retryDelay: 200 });
+    // What was ended may write its last while it goes.
+    await rm(this.dir, { recursive: true, force: true, maxRetries: 10, retryDelay: 300 });
     if (faults.length) throw faults[0];
   }
   env() {

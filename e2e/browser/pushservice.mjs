@@ -40,6 +40,9 @@ export class PushService {
       const parts = [];
       req.on("data", (d) => parts.push(d));
       req.on("end", () => {
+        // A subscription that another has replaced: the machine may not know it yet.
+        const [, n] = /^\/send\/(\d+)$/.exec(req.url) ?? [];
+        if (+n < s.#made) return res.writeHead(410).end();
         try {
           s.#take(req, Buffer.concat(parts));
         } catch (e) {
