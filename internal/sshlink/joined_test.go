@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,8 +14,11 @@ import (
 // notedConn notes every write.
 type notedConn struct {
 	net.Conn
+	fail error
+
+	// mu guards the fields below.
+	mu     sync.Mutex
 	writes [][]byte
-	fail   error
 	closed bool
 }
 
@@ -22,16 +26,22 @@ func (n *notedConn) Write(p []byte) (int, error) {
 	if n.fail != nil {
 		return 0, n.fail
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.writes = append(n.writes, bytes.Clone(p))
 	return len(p), nil
 }
 
 func (n *notedConn) Close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.closed = true
 	return nil
 }
 
 func (n *notedConn) lengths() (out []int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	for _, w := range n.writes {
 		out = append(out, len(w))
 	}
@@ -62,11 +72,11 @@ func TestJoinedWritesOnePacketAtOnce(t *testing.T) {
 		}
 		// What nothing follows goes out by itself, and once.
 		write(bufferBytes)
-		before := len(under.writes)
+		before := len(under.lengths())
 		time.Sleep(heldFor + time.Nanosecond)
 		synctest.Wait()
-		if len(under.writes) != before+1 {
-			t.Errorf("%d writes after the wait, want one", len(under.writes)-before)
+		if after := len(under.lengths()); after != before+1 {
+			t.Errorf("%d writes after the wait, want one", after-before)
 		}
 		write(5)
 		c.Close()
