@@ -8,6 +8,8 @@ import { takeAppScreens } from "./screens-app.mjs";
 const out = new URL("../../docs/screens/", import.meta.url).pathname;
 mkdirSync(out, { recursive: true });
 const scene = new Scene();
+// What is typed there starts a server of tmux that would stay.
+scene.later(() => scene.tmux("kill-server"));
 const up = await scene.up({ sshd: await scene.sshd() });
 
 const picture = async (page, name) => {
@@ -63,7 +65,7 @@ for (const [size, profile] of [["phone", { ...PHONE, deviceScaleFactor: 1 }], ["
       const list = JSON.parse(`[${scene.holdfast(up, "devices", "--json").trim().split("\n").join(",")}]`);
       const mine = list.flatMap((e) => e.devices ?? [e]).at(-1);
       scene.holdfast(up, "devices", "revoke", mine.id ?? mine.device);
-      await page.waitForSelector("[data-why]");
+      await page.waitForSelector("[data-out], .note.bad[data-why]", { timeout: 60_000 });
       await picture(page, name("revoked"));
     }
     await d.context.close();
