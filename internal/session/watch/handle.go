@@ -28,7 +28,8 @@ type Look struct {
 	InMode bool // copy mode eats keys
 	Dead   bool // the process ended
 	Secret bool // echo is off and lines are read: a password is asked for
-	// Mark tells dialogs with the same words apart, see screen.Digest.
+	// Mark tells dialogs with the same words apart, see screen.Digest; empty where
+	// the screen shows none.
 	Mark string
 }
 
@@ -73,9 +74,14 @@ func (h *Handle) Look(ctx context.Context) (Look, error) {
 		return Look{}, err
 	}
 	l.InMode = s.InMode
-	src = h.w.sources.Read(facts, h.pane, h.server.Socket(), src, true)
-	l.Mark = mark(facts, src.Mark, s.History+s.CursorY)
 	l.Screen = screen.Screen{Lines: s.Lines, CursorX: s.CursorX, CursorY: s.CursorY, Cols: s.Cols, Rows: s.Rows, Alternate: s.Alternate, Editing: editing}
+	// Only a dialog has a mark, and an action looks many times without one: no file
+	// is read for those. It is read after the screen, so that a dialog which went
+	// meanwhile has another.
+	if screen.Read(l.Tool, l.Screen).Dialog != nil {
+		src = h.w.sources.Read(facts, h.pane, h.server.Socket(), src, true)
+		l.Mark = mark(facts, src.Mark, s.History+s.CursorY)
+	}
 	return l, nil
 }
 

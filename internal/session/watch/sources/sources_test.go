@@ -40,7 +40,6 @@ func TestMarksTellDialogsApart(t *testing.T) {
 	if second := says("waiting", 1796010160000); second == first {
 		t.Errorf("two dialogs have the mark %q", first)
 	}
-
 }
 
 // Tools without a record of what they do are told apart by what their transcripts
