@@ -396,7 +396,7 @@ func TestFeedIsFreshAgainAfterTheStoreFailed(t *testing.T) {
 	}
 	g.agentToken("other") // a change of the account
 	f.until("stale", func() bool { return len(f.errors) > 0 })
-	f.machines, f.whole = nil, false
+	f.machines, f.whole = map[wire.MachineID]wire.FeedMachine{}, false
 	broken.fail.Store(false)
 	f.until("fresh again", func() bool { return f.whole && f.machines["mini"].Machine == "mini" })
 }

@@ -111,16 +111,13 @@ func (r *room) run(ctx context.Context) {
 			_ = r.prove(ctx)
 		}
 		began := time.Now()
-		err := r.refresh(ctx)
+		err := r.refresh(ctx, failed)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil && !failed {
 			r.feeds.Log.Error("look at an account's machines", "account", r.id, "err", err)
 			r.tell()
-		}
-		if err == nil && failed {
-			r.again()
 		}
 		failed = err != nil
 		pause := max(coalesce, restFactor*time.Since(began))
@@ -173,20 +170,10 @@ func (r *room) tell() {
 	}
 }
 
-// again ends what tell began: everybody gets everything anew, changed or not,
-// since what was told counts as stale until then.
-func (r *room) again() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.version++
-	r.fullAt = r.version
-	for c := range r.members {
-		signal(c.dirty)
-	}
-}
-
-// refresh brings the entries up to what is, and wakes the followers.
-func (r *room) refresh(ctx context.Context) error {
+// refresh brings the entries up to what is, and wakes the followers. With anew it
+// ends what tell began: everybody gets everything, changed or not, since what was
+// told counts as stale until then.
+func (r *room) refresh(ctx context.Context, anew bool) error {
 	r.refreshing.Lock()
 	defer r.refreshing.Unlock()
 	machines, err := r.feeds.Store.Machines(ctx, r.id)
@@ -211,6 +198,10 @@ func (r *room) refresh(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before := r.version
+	if anew {
+		r.version = before + 1
+		r.fullAt = r.version
+	}
 	for id := range r.entries {
 		if now[id] == nil {
 			delete(r.entries, id)
@@ -277,7 +268,7 @@ func (c *follower) Open(ctx context.Context, conn *live.Conn) error {
 	}
 	var err error
 	if c.room, err = c.feeds.join(c.token.Account, c); err == nil {
-		err = c.room.refresh(ctx)
+		err = c.room.refresh(ctx, false)
 	}
 	if err == nil {
 		err = c.push(ctx)
