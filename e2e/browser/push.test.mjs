@@ -213,15 +213,17 @@ test("a subscription that the browser has changed is handed to the machine at th
     self.dispatchEvent(e);
     await done;
   });
+  // Of the same origin, and no page of the app: the new address is there before the app asks for it.
+  await page.goto(`${up.url}/healthz`);
+  await page.evaluate(async () => {
+    const { pushManager } = await navigator.serviceWorker.ready;
+    const { options } = await pushManager.getSubscription();
+    await pushManager.subscribe(options);
+  });
   await page.goto(`${up.url}/#/about`);
   // A machine that answers is told so soon that nobody reads of it.
   up.child.kill("SIGSTOP");
   try {
-    await page.evaluate(async () => {
-      const { pushManager } = await navigator.serviceWorker.ready;
-      const { options } = await pushManager.getSubscription();
-      await pushManager.subscribe(options);
-    });
     await go("#/");
     const note = page.locator("[data-renewing]");
     await note.waitFor({ timeout: 15_000 });
