@@ -359,7 +359,9 @@ func TestClaudeCode(t *testing.T) {
 		p.untilIs("done", "idle")
 		d.missing("second.txt")
 	})
-	d.part("the same asked twice", func(*testing.T) { p.asksTheSameTwice("1") })
+	d.part("the same asked twice", func(*testing.T) { p.asksTheSameTwice("bash date >> same.txt then bash date >> same.txt", "1") })
+	d.part("the same asked twice in one answer", func(*testing.T) { p.asksTheSameTwice("twice bash date >> same.txt; sleep 3", "1") })
+	d.part("the same asked by two sub-agents", func(*testing.T) { p.asksTheSameTwice("twice agent bash date >> same.txt; sleep 3", "1") })
 	d.part("answered at the desk", func(t *testing.T) {
 		p.reply("do: bash date > desk.txt then say Fine.")
 		digest := p.dialog("permission", "desk.txt").Status.Dialog.Digest
@@ -443,23 +445,42 @@ func TestClaudeCode(t *testing.T) {
 	})
 }
 
-// asksTheSameTwice has a tool ask the same twice, answers the first at the desk by a
-// key, and taps late: nothing but its words is the same in the second.
-func (p *pane) asksTheSameTwice(key string) {
+// asksTheSameTwice has a tool ask the same twice, by steps that run one command
+// twice, answers the first at the desk by a key, and taps late: nothing but its words
+// is the same in the second.
+func (p *pane) asksTheSameTwice(steps, key string) {
 	t := p.d.t
 	t.Helper()
+	file := filepath.Join(p.d.project, "same.txt")
+	if err := os.RemoveAll(file); err != nil {
+		t.Fatal(err)
+	}
 	dates := func() int {
-		b, _ := os.ReadFile(filepath.Join(p.d.project, "same.txt"))
+		b, _ := os.ReadFile(file)
 		return strings.Count(string(b), "\n")
 	}
-	p.reply("do: bash date >> same.txt then bash date >> same.txt then say Twice.")
+	p.reply("do: " + steps + " then say Twice.")
 	first := p.dialog("permission", "same.txt").Status.Dialog.Digest
 	p.keys(key)
+	for start := time.Now(); dates() != 1; time.Sleep(5 * time.Millisecond) {
+		if time.Since(start) > limit {
+			t.Fatalf("the first did not run %d s after it was answered", limit/time.Second)
+		}
+	}
+	late := func() {
+		t.Helper()
+		if r := p.approve(first); r.code == 0 {
+			t.Errorf("a late approval of the first answered the second, with the same words: %s", r)
+		}
+	}
+	// While the second comes up, and when it is there.
+	late()
 	second := p.until("the second dialog", func(l paneLine) bool {
-		return l.Status.Dialog != nil && l.Status.Dialog.Digest != first && dates() == 1
+		return l.Status.Dialog != nil && l.Status.Dialog.Digest != first
 	}).Status.Dialog.Digest
-	if r := p.approve(first); r.code == 0 || dates() != 1 {
-		t.Errorf("a late approval of the first answered the second, with the same words: %s", r)
+	late()
+	if n := dates(); n != 1 {
+		t.Errorf("the command ran %d times before the second was answered", n)
 	}
 	if r := p.approve(second); r.code != 0 {
 		t.Errorf("approve the second: %s", r)
@@ -539,7 +560,8 @@ func TestCodex(t *testing.T) {
 	p.untilIs("idle", "done")
 	d.missing("two.txt")
 
-	p.asksTheSameTwice("y")
+	p.asksTheSameTwice("bash date >> same.txt then bash date >> same.txt", "y")
+	p.asksTheSameTwice("twice bash date >> same.txt; sleep 3", "y")
 
 	p.reply("do: wait 60 say Too late.")
 	p.untilIs("working")
@@ -559,7 +581,8 @@ func TestCodexWithItsServer(t *testing.T) {
 	d.exists("one.txt")
 	p.shows("• Written.")
 	p.untilIs("done", "idle")
-	p.asksTheSameTwice("y")
+	p.asksTheSameTwice("bash date >> same.txt then bash date >> same.txt", "y")
+	p.asksTheSameTwice("twice bash date >> same.txt; sleep 3", "y")
 }
 
 // A second server, in a directory that no variable of ours names, with a script

@@ -112,18 +112,17 @@ func messages(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, status, map[string]any{"type": "error", "error": map[string]string{"type": kind, "message": message}})
 		return
 	}
-	block, delta, stop := anthropicBlock(now)
 	usage := map[string]int{"input_tokens": 10, "output_tokens": 5, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
 	message := map[string]any{
 		"id": next("msg_"), "type": "message", "role": "assistant", "model": q.Model, "content": []any{},
 		"stop_reason": nil, "stop_sequence": nil, "usage": usage,
 	}
 	if !q.Stream {
-		whole := map[string]any{"type": "text", "text": now.arg}
-		if block["type"] == "tool_use" {
-			whole = block
+		block, _, stop := anthropicBlock(now)
+		if block["type"] == "text" {
+			block["text"] = now.arg
 		}
-		message["content"], message["stop_reason"] = []any{whole}, stop
+		message["content"], message["stop_reason"] = []any{block}, stop
 		writeJSON(w, http.StatusOK, message)
 		return
 	}
@@ -132,9 +131,14 @@ func messages(w http.ResponseWriter, r *http.Request) {
 	if !s.pause(now.wait) {
 		return
 	}
-	s.send("content_block_start", map[string]any{"type": "content_block_start", "index": 0, "content_block": block})
-	s.send("content_block_delta", map[string]any{"type": "content_block_delta", "index": 0, "delta": delta})
-	s.send("content_block_stop", map[string]any{"type": "content_block_stop", "index": 0})
+	var stop string
+	for i := range now.times() {
+		var block, delta map[string]any
+		block, delta, stop = anthropicBlock(now)
+		s.send("content_block_start", map[string]any{"type": "content_block_start", "index": i, "content_block": block})
+		s.send("content_block_delta", map[string]any{"type": "content_block_delta", "index": i, "delta": delta})
+		s.send("content_block_stop", map[string]any{"type": "content_block_stop", "index": i})
+	}
 	s.send("message_delta", map[string]any{"type": "message_delta", "delta": map[string]any{"stop_reason": stop, "stop_sequence": nil}, "usage": map[string]int{"output_tokens": 5}})
 	s.send("message_stop", map[string]any{"type": "message_stop"})
 }

@@ -20,11 +20,14 @@ type responsesRequest struct {
 	} `json:"tools"`
 }
 
+// prompt is the last thing that the person said, and how many answers it has had:
+// every call of an answer has an output of its own.
 func (q responsesRequest) prompt() (text string, answers int) {
+	outputs := 0
 	for i := len(q.Input) - 1; i >= 0; i-- {
 		item := q.Input[i]
 		if strings.HasSuffix(item.Type, "_call_output") {
-			answers++
+			outputs++
 			continue
 		}
 		if item.Role != "user" {
@@ -37,11 +40,11 @@ func (q responsesRequest) prompt() (text string, answers int) {
 		for _, p := range parts {
 			// What begins so was added by the tool.
 			if p.Text != "" && !strings.HasPrefix(p.Text, "<") && !strings.HasPrefix(p.Text, "# AGENTS") {
-				return p.Text, answers
+				return p.Text, answersOf(p.Text, outputs)
 			}
 		}
 	}
-	return "", answers
+	return "", outputs
 }
 
 // shell is a call of whichever shell tool this version of Codex has.
@@ -72,7 +75,6 @@ func responses(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, status, map[string]any{"error": map[string]string{"type": kind, "code": kind, "message": message}})
 		return
 	}
-	item := q.item(now)
 	response := map[string]any{
 		"id": next("resp_"), "object": "response", "created_at": 1, "status": "in_progress", "model": q.Model, "output": []any{},
 	}
@@ -81,9 +83,14 @@ func responses(w http.ResponseWriter, r *http.Request) {
 	if !s.pause(now.wait) {
 		return
 	}
-	s.send("response.output_item.added", map[string]any{"type": "response.output_item.added", "output_index": 0, "item": item})
-	s.send("response.output_item.done", map[string]any{"type": "response.output_item.done", "output_index": 0, "item": item})
-	response["status"], response["output"] = "completed", []any{item}
+	var items []any
+	for i := range now.times() {
+		item := q.item(now)
+		s.send("response.output_item.added", map[string]any{"type": "response.output_item.added", "output_index": i, "item": item})
+		s.send("response.output_item.done", map[string]any{"type": "response.output_item.done", "output_index": i, "item": item})
+		items = append(items, item)
+	}
+	response["status"], response["output"] = "completed", items
 	response["usage"] = map[string]any{
 		"input_tokens": 10, "output_tokens": 5, "total_tokens": 15,
 		"input_tokens_details": map[string]int{"cached_tokens": 0}, "output_tokens_details": map[string]int{"reasoning_tokens": 0},

@@ -16,6 +16,7 @@
 //	plan TEXT                a plan to approve: two answers, its file and the question
 //	agent PROMPT             a sub-agent with that prompt
 //	wait SECONDS STEP        STEP, after that time
+//	twice STEP               the same call twice, both in one answer
 //	fail STATUS              the HTTP status and the error that belongs to it
 //
 // Any other prompt gets a short plain answer. It never checks a key, and what a
@@ -39,9 +40,10 @@ const maxBody = 64 << 20
 
 // A step is one answer of the model.
 type step struct {
-	kind string
-	arg  string
-	wait time.Duration
+	kind  string
+	arg   string
+	wait  time.Duration
+	twice bool
 }
 
 // steps reads a prompt.
@@ -77,7 +79,20 @@ func parse(s string) step {
 		next.wait = time.Duration(n * float64(time.Second))
 		return next
 	}
+	if kind == "twice" {
+		next := parse(arg)
+		next.twice = true
+		return next
+	}
 	return step{kind: kind, arg: arg}
+}
+
+// times is how many calls or texts the answer has.
+func (s step) times() int {
+	if s.twice {
+		return 2
+	}
+	return 1
 }
 
 // at is the step for a turn that has had n answers.
@@ -91,6 +106,17 @@ func at(prompt string, n int) step {
 		return now
 	}
 	return step{kind: "say", arg: "That is done."}
+}
+
+// answersOf is how many answers of a script have had that many calls.
+func answersOf(prompt string, calls int) (answers int) {
+	for _, s := range steps(prompt) {
+		if calls -= s.times(); calls < 0 {
+			return answers
+		}
+		answers++
+	}
+	return answers + calls
 }
 
 // ids makes the names that both interfaces want to be unique.

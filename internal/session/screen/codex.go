@@ -11,6 +11,8 @@ import (
 var (
 	// codexWorking is Codex's line while a turn runs.
 	codexWorking = regexp.MustCompile(`(?i)^[▌ ]*[•◦] .*\(\d[\dhms ]*[•·] .*(?:esc|ctrl.?c) to interrupt`)
+	// codexAnswered is what Codex says of a dialog that was answered.
+	codexAnswered = regexp.MustCompile(`^[✔✗] You `)
 	// codexKey is the key that Codex writes behind a label.
 	codexKey = regexp.MustCompile(`\((y|n|a|p|s|d|esc)\)$`)
 	// codexLimit are the errors that only the person can mend.
@@ -148,5 +150,11 @@ func codexDialog(v view, m menu, footer string) Reading {
 		kind = session.Limit
 	}
 	offerEscape(d, footer)
-	return waiting(kind, d.Title, d)
+	r := waiting(kind, d.Title, d)
+	for _, line := range v.lines[:top] {
+		if codexAnswered.MatchString(line) {
+			r.Answered++
+		}
+	}
+	return r
 }

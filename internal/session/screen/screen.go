@@ -41,6 +41,9 @@ type Reading struct {
 	Kind   session.Kind  // with State Waiting
 	Detail string        // what was seen, for a person; at most 200 bytes
 	Dialog *session.Dialog
+	// Answered counts, with a Dialog, the answers to earlier ones that the screen
+	// shows; 0 where the tool shows none.
+	Answered int
 	// Composer is nil where no input box was recognised.
 	Composer *Composer
 	// BackgroundTasks counts work that goes on beside the turn, as the tool

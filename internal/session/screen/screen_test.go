@@ -37,6 +37,7 @@ type expectation struct {
 	Composer *string             `json:"composer,omitempty"`
 	Row      int                 `json:"row,omitempty"`
 	Tasks    int                 `json:"tasks,omitempty"`
+	Answered int                 `json:"answered,omitempty"`
 	Title    string              `json:"title,omitempty"`
 	Text     string              `json:"text,omitempty"`
 	Options  []session.Option    `json:"options,omitempty"`
@@ -44,7 +45,7 @@ type expectation struct {
 }
 
 func expect(r Reading) expectation {
-	e := expectation{State: r.State, Kind: r.Kind, Detail: r.Detail, Tasks: r.BackgroundTasks}
+	e := expectation{State: r.State, Kind: r.Kind, Detail: r.Detail, Tasks: r.BackgroundTasks, Answered: r.Answered}
 	if r.Composer != nil {
 		e.Composer, e.Row = &r.Composer.Text, r.Composer.Row
 	}

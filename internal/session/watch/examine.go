@@ -243,10 +243,10 @@ func (p *pane) screenLocked(s *tmux.Screen, r screen.Reading, now time.Time) {
 		return
 	}
 	sig := &judge.Signal{State: r.State, Kind: r.Kind, Detail: r.Detail, At: now, Checked: now, Tasks: r.BackgroundTasks > 0}
-	row := s.History + s.CursorY
+	where := spotOf(s, r)
 	if r.Dialog != nil {
 		d := *r.Dialog
-		d.Digest = screen.Digest(p.id, facts.PID, facts.Tool, mark(facts, p.sources.Mark, row), &d)
+		d.Digest = screen.Digest(p.id, facts.PID, facts.Tool, mark(facts, p.sources.Mark, where), &d)
 		sig.Dialog = &d
 	}
 	old := p.screen.Signal
@@ -255,21 +255,35 @@ func (p *pane) screenLocked(s *tmux.Screen, r screen.Reading, now time.Time) {
 		sig.At = old.At
 	}
 	// A screen that moves and shows the same as before: the motion is decoration.
-	p.screen = shot{sig, now, resting || alike, row}
+	p.screen = shot{sig, now, resting || alike, where}
 }
 
 // fileMarks are the tools whose dialogs are told apart by their files: they draw
 // anew in the same place. Of amp and cursor no file is read.
 var fileMarks = map[string]bool{"claude": true, "codex": true, "gemini": true, "opencode": true, "amp": true, "cursor": true}
 
+// A spot is what the screen says of which dialog it is, beside its words.
+type spot struct {
+	row      int // of the cursor, from the first line of the scrollback
+	answered int // as in screen.Reading
+}
+
+func spotOf(s *tmux.Screen, r screen.Reading) spot {
+	return spot{row: s.History + s.CursorY, answered: r.Answered}
+}
+
 // mark tells dialogs with the same words apart: by the files of a tool, and by the
 // line that the question of any other program stands in, counted from the first
-// of the scrollback.
-func mark(f proc.Facts, files string, row int) string {
-	if f.Known && fileMarks[f.Tool] {
-		return files
+// of the scrollback. Files do not tell that one of two calls at once was allowed
+// until it has run: Codex writes that above the next dialog.
+func mark(f proc.Facts, files string, at spot) string {
+	switch {
+	case !f.Known || !fileMarks[f.Tool]:
+		return "line " + strconv.Itoa(at.row)
+	case at.answered > 0:
+		return files + " after " + strconv.Itoa(at.answered)
 	}
-	return "line " + strconv.Itoa(row)
+	return files
 }
 
 func dialogDigest(s *judge.Signal) string {

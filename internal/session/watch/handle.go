@@ -78,9 +78,9 @@ func (h *Handle) Look(ctx context.Context) (Look, error) {
 	// Only a dialog has a mark, and an action looks many times without one: no file
 	// is read for those. It is read after the screen, so that a dialog which went
 	// meanwhile has another.
-	if screen.Read(l.Tool, l.Screen).Dialog != nil {
+	if r := screen.Read(l.Tool, l.Screen); r.Dialog != nil {
 		src = h.w.sources.Read(facts, h.pane, h.server.Socket(), src, true)
-		l.Mark = mark(facts, src.Mark, s.History+s.CursorY)
+		l.Mark = mark(facts, src.Mark, spotOf(&s, r))
 	}
 	return l, nil
 }

@@ -93,7 +93,7 @@ type shot struct {
 	*judge.Signal
 	at      time.Time
 	trusted bool // it rested, or said the same as the one before
-	row     int  // of the cursor, from the first line of the scrollback
+	spot
 }
 
 func newPane(s *server, id session.ID, now time.Time) *pane {
@@ -212,7 +212,7 @@ func (p *pane) facts(now time.Time) judge.Facts {
 		if s.Dialog != nil {
 			// The tool may have written down since which dialog it is.
 			d, f := *s.Dialog, p.run.Facts
-			d.Digest = screen.Digest(p.id, f.PID, f.Tool, mark(f, p.sources.Mark, p.screen.row), &d)
+			d.Digest = screen.Digest(p.id, f.PID, f.Tool, mark(f, p.sources.Mark, p.screen.spot), &d)
 			s.Dialog = &d
 		}
 		shown = &s
