@@ -22,6 +22,7 @@ import { keyBytes, type Modifiers } from "./keys.js";
 import { pace } from "./pace.js";
 import { dark, dimmed, light } from "./theme.js";
 import { bindTouch, type Touch } from "./touch.js";
+import { wholes } from "./whole.js";
 
 export interface SessionState {
   phase: "opening" | "open" | "ended";
@@ -94,6 +95,7 @@ export class Session {
   private span = { at: 0, came: 0, before: 0 };
   /** Bytes that are on the screen, and of which the Worker was not told. */
   private unsaid = 0;
+  private readonly whole = wholes();
 
   constructor(
     readonly machine: string,
@@ -208,6 +210,7 @@ export class Session {
   private start(): void {
     this.sent = { cols: this.term.cols, rows: this.term.rows };
     this.unsaid = 0;
+    this.whole.clear();
     this.remote = connectionOf(this.machine).open(this.program, this.term.cols, this.term.rows, {
       opened: (again) => {
         // A size that changed while there was no connection was told to the Worker.
@@ -215,12 +218,15 @@ export class Session {
         this.shown = true;
         this.remember("");
       },
-      detached: () => this.patch({ phase: "opening" }),
+      detached: () => {
+        this.whole.clear();
+        this.patch({ phase: "opening" });
+      },
       data: (data) => {
         const { length } = data;
         this.count(length);
         this.behind += length;
-        this.term.write(data, () => {
+        this.term.write(this.whole.next(data), () => {
           this.behind -= length;
           this.unsaid += length;
           if (this.behind > 0 && this.unsaid < SAID) return;
