@@ -38,6 +38,16 @@ const scene = (program: Program, size: { cols: number; rows: number }) => {
   });
   return { terminal, heard };
 };
+/** A terminal that is open, and what it hands to the page. */
+const shown = async () => {
+  const got: Uint8Array[] = [];
+  const terminal = createTerminal({ kind: "shell" }, { cols: 80, rows: 24 }, { opened: () => {}, detached: () => {}, ended: () => {}, dropped: () => {}, sent: () => {}, data: (d) => got.push(d) });
+  const c = connection();
+  terminal.connected(c.client);
+  await soon();
+  return { terminal, got, c };
+};
+
 const soon = () => new Promise((r) => setImmediate(r));
 
 test("a terminal is asked for by name and size, whatever else the page's message holds", async () => {
@@ -131,17 +141,40 @@ test("what the page has not shown holds back what comes, byte for byte", async (
   terminal.connected(c.client);
   await soon();
   const taken: number[] = [];
-  for (const n of [10, 20]) void Promise.resolve(c.say(new Uint8Array(n))).then(() => taken.push(n));
-  terminal.consumed(9);
+  for (const n of [5000, 6000]) void Promise.resolve(c.say(new Uint8Array(n))).then(() => taken.push(n));
+  terminal.consumed(4999);
   await soon();
   assert.deepEqual(taken, []);
-  terminal.consumed(1 + 19);
+  terminal.consumed(1 + 5999);
   await soon();
-  assert.deepEqual(taken, [10]);
+  assert.deepEqual(taken, [5000]);
   // Nobody waits for a page that is gone.
   terminal.end();
   await soon();
-  assert.deepEqual(taken, [10, 20]);
+  assert.deepEqual(taken, [5000, 6000]);
+});
+
+test("a program that prints letter by letter takes little more than its letters, and none is lost", async () => {
+  const { terminal, got, c } = await shown();
+  const promises = new Set<unknown>();
+  const bytes = 100_000;
+  for (let i = 0; i < bytes; i++) promises.add(c.say(Uint8Array.of(i % 251)));
+  assert(promises.size < 30, `${promises.size} of them wait`);
+  terminal.disconnected();
+  assert(got.every((d) => d.length < 64 << 10));
+  assert.deepEqual(Buffer.concat(got), Buffer.from(Uint8Array.from({ length: bytes }, (_, i) => i % 251)));
+});
+
+test("what a page shows that is always a little behind is counted all the time", async () => {
+  const { terminal, c } = await shown();
+  let taken = 0;
+  for (let i = 0; i < 300; i++) {
+    void Promise.resolve(c.say(new Uint8Array(100))).then(() => (taken += 100));
+    if (i > 0) terminal.consumed(100);
+    await Promise.resolve();
+  }
+  await soon();
+  assert(taken > 20_000, `${taken} bytes of 29900`);
 });
 
 test("a channel of which something is refused is closed: the next attempts find room", async () => {
@@ -156,11 +189,7 @@ test("a channel of which something is refused is closed: the next attempts find 
 });
 
 test("a flood reaches the page in few pieces, in order, and a single answer at once", async () => {
-  const got: Uint8Array[] = [];
-  const terminal = createTerminal({ kind: "shell" }, { cols: 80, rows: 24 }, { opened: () => {}, detached: () => {}, ended: () => {}, dropped: () => {}, sent: () => {}, data: (d) => got.push(d) });
-  const c = connection();
-  terminal.connected(c.client);
-  await soon();
+  const { terminal, got, c } = await shown();
   void c.say(Uint8Array.of(1));
   assert.equal(got.length, 1, "an answer to a key waits for nothing");
   const all = [1];
@@ -217,20 +246,17 @@ test("what waited when the connection broke is said not to be sent", async () =>
 });
 
 test("pieces behind a few bytes go at once, behind many they wait for a whole piece or for the page", async () => {
-  const got: number[] = [];
-  const terminal = createTerminal({ kind: "shell" }, { cols: 80, rows: 24 }, { opened: () => {}, detached: () => {}, ended: () => {}, sent: () => {}, dropped: () => {}, data: (d) => got.push(d.length) });
-  const c = connection();
-  terminal.connected(c.client);
-  await soon();
+  const { terminal, got, c } = await shown();
+  const lengths = () => got.map((d) => d.length);
   for (const n of [10, 20, 8 << 10]) void c.say(new Uint8Array(n));
-  assert.deepEqual(got, [10, 20, 8 << 10]);
+  assert.deepEqual(lengths(), [10, 20, 8 << 10]);
   void c.say(new Uint8Array(100));
   assert.equal(got.length, 3, "a message of its own for a hundred bytes of many");
   void c.say(new Uint8Array(32 << 10));
-  assert.deepEqual(got.slice(3), [100 + (32 << 10)]);
+  assert.deepEqual(lengths().slice(3), [100 + (32 << 10)]);
   void c.say(new Uint8Array(7));
-  terminal.consumed(got.reduce((a, b) => a + b));
-  assert.equal(got.at(-1), 7, "the page waits for what nobody hands over");
+  terminal.consumed(lengths().reduce((a, b) => a + b));
+  assert.equal(lengths().at(-1), 7, "the page waits for what nobody hands over");
 });
 
 test("in a flood ten pictures a second are drawn, of rows, selection, scroll bar and cursor, and the last one of it", (t) => {

@@ -49,6 +49,7 @@ export class SessionChannel implements Channel {
   readonly #asked: { resolve(value: void): void; reject(error: SshError): void }[] = [];
 
   #handler: DataHandler | null = null;
+  #unread: { until: Promise<void>; bytes: number } | null = null; // what the last promise stands for
   #kept: [Bytes, "stdout" | "stderr"][] = []; // came before there was a reader
   #eofSent = false;
   #eofSeen = false;
@@ -267,8 +268,16 @@ export class SessionChannel implements Channel {
     this.#told(() => {
       const wait = this.#handler!(data, stream);
       if (!wait) return this.#consume(length);
+      if (this.#unread?.until == wait) {
+        this.#unread.bytes += length;
+        return;
+      }
+      const unread = (this.#unread = { until: wait, bytes: length });
       wait.then(
-        () => this.#consume(length),
+        () => {
+          if (this.#unread == unread) this.#unread = null;
+          this.#consume(unread.bytes);
+        },
         (error) =>
           this.#told(() => {
             throw error;

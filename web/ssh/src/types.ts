@@ -153,7 +153,8 @@ export interface Exit {
 /**
  * Takes what the channel delivers, in order. A promise holds the bytes to be
  * unconsumed until it settles, whatever comes meanwhile: when a window full of
- * them is, the server stops sending. The bytes, and the buffer they lie in, are
+ * them is, the server stops sending. One promise may be returned for several
+ * deliveries, which costs less than one for each. The bytes, and the buffer they lie in, are
  * the reader's own from then on: it may change them, or transfer them elsewhere.
  */
 export type DataHandler = (data: Uint8Array, stream: "stdout" | "stderr") => void | Promise<void>;

@@ -152,6 +152,39 @@ test("what a reader gets is its own: it may give the memory away, and is counted
   client.disconnect();
 });
 
+test("one promise for several deliveries stands for all of them, and is listened to once", async () => {
+  const { peer, client, channel, number } = await withChannel({ limits: { windowBytes: 1000 } });
+  let [got, listeners] = [0, 0];
+  let settle!: () => void;
+  const fresh = () => {
+    const p = new Promise<void>((resolve) => (settle = resolve));
+    const then = p.then.bind(p);
+    p.then = ((...args: Parameters<typeof then>) => (listeners++, then(...args))) as typeof p.then;
+    return p;
+  };
+  let unread = fresh();
+  channel.onData((data) => {
+    got += data.length;
+    return unread;
+  });
+  const say = async (times: number) => {
+    const want = got + 50 * times;
+    for (let i = 0; i < times; i++) peer.send(data(number, Buffer.alloc(50)));
+    while (got < want) await new Promise((r) => setTimeout(r, 1));
+  };
+  await say(10);
+  assert.equal(listeners, 1);
+  settle();
+  assert.equal((await peer.until(93)).readUInt32BE(5), 500);
+  // One that has settled counts for what comes later, too.
+  await say(9);
+  unread = fresh();
+  await say(11);
+  settle();
+  assert.equal((await peer.until(93)).readUInt32BE(5), 1000);
+  client.disconnect();
+});
+
 test("a reader that fails ends its channel and nothing else", async () => {
   for (const fail of [() => { throw new Error("no room"); }, () => Promise.reject(new Error("no room"))]) {
     const { peer, client, channel, number } = await withChannel();

@@ -3,7 +3,7 @@
 // with the old one, and is said to have.
 
 import { SshError, type Channel, type Client } from "@holdfast/ssh";
-import { cleanText, concat } from "../pairing/bytes.js";
+import { cleanText } from "../pairing/bytes.js";
 import type { Ending, Program } from "./messages.js";
 import { attachCommand, TMUX_FAILED, tmuxCommand } from "./tmux.js";
 
@@ -23,12 +23,12 @@ export interface TerminalEvents {
 export const MAX_WAITING = 4 << 20;
 
 /**
- * So much may be on its way to the screen; what comes meanwhile is handed over
- * as one piece. Half leaves the page waiting between two pieces, twice only adds
- * to what stands before the answer to Ctrl-C.
+ * So much may be on its way to the screen; what comes meanwhile is gathered. Half
+ * leaves the page waiting between two pieces, twice only adds to what stands
+ * before the answer to Ctrl-C.
  */
 const ON_SCREEN = 128 << 10;
-/** A piece of it, which the page reads in one go: 10 ms on a phone, between which it answers fingers. */
+/** In pieces of at least this, and less than twice as much, which the page reads in one go: 10 to 20 ms on a phone, between which it answers fingers. */
 const PIECE = 32 << 10;
 /**
  * With less on its way than this, what comes is handed over at once: an answer
@@ -36,6 +36,8 @@ const PIECE = 32 << 10;
  * page: a message costs both sides as much as reading a screen.
  */
 const LITTLE = 8 << 10;
+/** So much in many chunks is counted as one: a program that prints letter by letter would take the memory of a thousand windows. */
+const TOGETHER = 4 << 10;
 
 export interface Terminal {
   /** A connection is there. */
@@ -60,10 +62,10 @@ export const createTerminal = (program: Program, { cols, rows }: { cols: number;
   /** Something was dropped: all that follows is, too, until what waits has gone, so that no Enter runs a text that has a hole. */
   let full = false;
   let queue = Promise.resolve();
-  /** Chunks that the page has not shown, in order. */
-  let shown: { left: number; done: () => void }[] = [];
-  /** Chunks that were not handed over yet, the last of shown; and what was, and is not shown. */
-  let kept: Uint8Array[] = [];
+  /** What the page has not shown, in order. */
+  let shown: { bytes: number; left: number; done: () => void; promise: Promise<void> }[] = [];
+  /** What was not handed over yet, the last of shown, in the first keptBytes of this; and what was, and is not shown. */
+  let kept = new Uint8Array(0);
   let keptBytes = 0;
   let handed = 0;
 
@@ -77,25 +79,50 @@ export const createTerminal = (program: Program, { cols, rows }: { cols: number;
   const settle = () => {
     for (const s of shown) s.done();
     shown = [];
-    kept = [];
+    kept = new Uint8Array(0);
     keptBytes = handed = 0;
   };
-  /** Hands over what there is, where the page is not busy with what it has. */
-  const hand = () => {
-    while (kept.length && handed < (keptBytes < PIECE ? LITTLE : ON_SCREEN)) {
-      let n = 0;
-      for (let bytes = 0; n < kept.length && bytes < PIECE; n++) bytes += kept[n]!.length;
-      // The memory goes to the page with them: each has its own, of which SSH keeps nothing.
-      const data = n == 1 ? kept.shift()! : concat(...kept.splice(0, n));
-      handed += data.length;
-      keptBytes -= data.length;
-      on.data(data);
+  /** Resolves when the page has shown them. */
+  const count = (bytes: number): Promise<void> => {
+    const last = shown.at(-1);
+    if (last && last.bytes + bytes <= TOGETHER) {
+      last.bytes += bytes;
+      last.left += bytes;
+      return last.promise;
     }
+    let done!: () => void;
+    const promise = new Promise<void>((resolve) => (done = resolve));
+    shown.push({ bytes, left: bytes, done, promise });
+    return promise;
   };
-
+  const keep = (data: Uint8Array) => {
+    if (keptBytes + data.length > kept.length) {
+      const more = new Uint8Array(2 * (keptBytes + data.length));
+      more.set(kept.subarray(0, keptBytes));
+      kept = more;
+    }
+    kept.set(data, keptBytes);
+    keptBytes += data.length;
+  };
+  /** Whether so many bytes go to the page, or wait for it. */
+  const may = (bytes: number) => handed < (bytes < PIECE ? LITTLE : ON_SCREEN);
+  const give = (data: Uint8Array) => {
+    handed += data.length;
+    on.data(data);
+  };
+  /** Hands over a piece of what is kept: in memory of its own, which goes to the page with it. */
+  const piece = () => {
+    const data = kept.slice(0, keptBytes < 2 * PIECE ? keptBytes : PIECE);
+    kept.copyWithin(0, data.length, keptBytes);
+    keptBytes -= data.length;
+    give(data);
+  };
+  const hand = () => {
+    while (keptBytes && may(keptBytes)) piece();
+  };
   /** Hands over all: nothing will be shown before it any more. */
   const rest = () => {
-    if (kept.length) on.data(concat(...kept));
+    while (keptBytes) piece();
   };
 
   const open = async (client: Client) => {
@@ -108,10 +135,13 @@ export const createTerminal = (program: Program, { cols, rows }: { cols: number;
       const pty = c.requestPty({ ...asked, term: "xterm-256color" });
       channel = c;
       c.onData((data) => {
-        const done = new Promise<void>((resolve) => shown.push({ left: data.length, done: resolve }));
-        kept.push(data);
-        keptBytes += data.length;
-        hand();
+        const done = count(data.length);
+        // SSH keeps nothing of a chunk's memory.
+        if (!keptBytes && may(data.length)) give(data);
+        else {
+          keep(data);
+          hand();
+        }
         return done;
       });
       // Without waiting for the answer to the first, a round trip less; and where
