@@ -1,5 +1,5 @@
 // What the page costs, for docs/performance.md: scripts/browser measure [--rounds N]
-// [--only first|prompt|flood] [--profile DIR]
+// [--only list|first|prompt|flood] [--profile DIR]
 //
 // Every figure with what it is made of, beside the load of the machine. With
 // --profile the flood's and the first screen's processor profiles are written,
@@ -66,7 +66,50 @@ try {
   });
   await new Promise((resolve) => words.listen(0, "127.0.0.1", resolve));
   scene.later(() => words.close());
-  for (let i = 0; i < rounds; i++) {
+  if (!only || only == "list") {
+    // The relay of a machine as far away as the goal says.
+    const path = await scene.faulty();
+    const far = await scene.up({ name: "far", args: ["--public-url", `http://${path.addr}`] });
+    await path.tell(`target ${new URL(far.url).host}`);
+    scene.tmux("-f", "/dev/null", "new-session", "-d", "-s", "desk", "bash --norc");
+    scene.later(() => scene.tmux("kill-server"));
+    const d = await browser.phone();
+    await d.before(() => {
+      const at = (globalThis.__list = {});
+      new MutationObserver(() => {
+        if (document.querySelector("li[data-session]")) at.row ??= performance.now();
+        if (document.querySelector("li[data-session]:not(.stale)")) at.live ??= performance.now();
+      }).observe(document, { subtree: true, childList: true, attributes: true });
+    });
+    await d.go(await far.link());
+    await d.until(() => /^#\/m\/[\w-]+$/.test(location.hash) && document.querySelector('.state[data-phase="up"]'));
+    await d.run(() => navigator.serviceWorker.ready.then(() => undefined));
+    await d.cdp("Network.enable");
+    for (const rtt of [0, 150]) {
+      await path.tell(`rtt ${rtt}`);
+      for (const kept of [false, true]) {
+        for (let i = 0; i < rounds; i++) {
+          // The page before has kept what it keeps.
+          await sleep(1500);
+          await d.cdp("Network.setBypassServiceWorker", { bypass: !kept });
+          if (!kept) {
+            await d.cdp("Network.clearBrowserCache");
+            await d.run(() => new Promise((done) => (indexedDB.deleteDatabase("holdfast.sessions").onsuccess = () => done())));
+          }
+          await d.go("about:blank");
+          await sleep(500);
+          await d.go(`http://${path.addr}/#/`);
+          await d.until(() => globalThis.__list?.live);
+          const at = await d.run(() => globalThis.__list);
+          const what = `list of sessions, ${rtt} ms RTT, ${kept ? "opened again" : "nothing kept"}`;
+          if (kept) note(`${what}, what was known, ms`, at.row);
+          note(`${what}, live, ms`, at.live);
+        }
+      }
+    }
+    await d.close();
+  }
+  for (let i = 0; i < rounds && only != "list"; i++) {
     for (const [what, url] of !only || only == "first" ? [["page of one sentence", `http://127.0.0.1:${words.address().port}/`], ["first screen", up.url]] : []) {
       const d = await browser.phone();
       await d.cdp("Emulation.setCPUThrottlingRate", { rate: 4 });

@@ -85,12 +85,14 @@ const create = (id: string): Remote => {
     if (k && !lost && known.value.asOf === undefined) known.set((s) => ({ ...s, sessions: new Map(k.sessions.map((x) => [x.id, x])), asOf: k.at }));
   });
 
+  const keep = () => {
+    clearTimeout(writing);
+    writing = undefined;
+    const { sessions, asOf } = known.value;
+    if (asOf !== undefined) void keepList(id, { at: asOf, sessions: [...sessions.values()] });
+  };
   const write = () => {
-    writing ??= setTimeout(() => {
-      writing = undefined;
-      const { sessions, asOf } = known.value;
-      if (asOf !== undefined) void keepList(id, { at: asOf, sessions: [...sessions.values()] });
-    }, WRITE);
+    writing ??= setTimeout(keep, WRITE);
   };
 
   const change = (session: string, now: Session | undefined, at: number) => {
@@ -182,6 +184,8 @@ const create = (id: string): Remote => {
   const settle = () => {
     clearTimeout(leaving);
     const visible = document.visibilityState == "visible";
+    // Whoever had one look and put the phone back finds what was seen.
+    if (!visible && writing !== undefined) keep();
     if (lookers > 0 && visible) {
       stop ??= connectionOf(id).watch(hear);
       return;

@@ -7,6 +7,7 @@
 //	stall-new     so does every later one
 //	heal          ends that
 //	delay MS      holds every byte of later links for so long, in both directions
+//	rtt MS        later links have that round trip, the handshake of TCP included
 //	cut           resets every live link
 //
 // It ends with its standard input.
@@ -40,12 +41,22 @@ func run() error {
 		return err
 	}
 	var target atomic.Value
+	var handshake atomic.Int64 // nanoseconds
 	proxy, err := faultproxy.New(faultproxy.Options{
 		Listener: listener,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			addr, ok := target.Load().(string)
 			if !ok {
 				return nil, errors.New("no target yet")
+			}
+			// Whoever connects has its answer from the loopback at once; what it sends
+			// waits for as long as the answer would have taken.
+			if wait := time.Duration(handshake.Load()); wait > 0 {
+				select {
+				case <-time.After(wait):
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
 			}
 			var d net.Dialer
 			return d.DialContext(ctx, "tcp", addr)
@@ -69,12 +80,17 @@ func run() error {
 		case "heal":
 			proxy.Disarm()
 			proxy.ResumeAll(faultproxy.Both)
-		case "delay":
+		case "delay", "rtt":
 			ms, err := strconv.Atoi(rest)
 			if err != nil {
 				return err
 			}
-			proxy.ArmEvery(faultproxy.Delay(faultproxy.Both, time.Duration(ms)*time.Millisecond))
+			each := time.Duration(ms) * time.Millisecond
+			if word == "rtt" {
+				handshake.Store(int64(each))
+				each /= 2
+			}
+			proxy.ArmEvery(faultproxy.Delay(faultproxy.Both, each))
 		case "cut":
 			proxy.CutAll()
 		default:
