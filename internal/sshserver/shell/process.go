@@ -265,6 +265,7 @@ func (o *outputMeter) Read(b []byte) (int, error) {
 	o.mu.Unlock()
 	n, err := o.r.Read(b)
 	if err == nil && n >= flowing {
+		o.count(0) // what came long ago is no flood now
 		n = o.more(b, n)
 	}
 	o.count(n)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -332,12 +333,27 @@ func TestFloodIsGathered(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("terminals of other systems know no deadlines")
 	}
+	// 4,095 at a time would be 98. A machine that is busy with other things gives
+	// the writer no time now and then, for longer than it is waited for.
+	const enough = 70
+	fewest := math.MaxInt
+	for try := 0; try < 10 && fewest > enough; try++ {
+		fewest = min(fewest, readFlood(t))
+	}
+	if fewest > enough {
+		t.Errorf("%d reads", fewest)
+	}
+}
+
+// readFlood reads 400 KB that a command writes to its terminal and reports in
+// how many reads.
+func readFlood(t *testing.T) (reads int) {
 	const want = 400_000
 	p, err := Start(account(t), Command{TTY: &TTY{Size: Size{Cols: 80, Rows: 24}}, Line: fmt.Sprintf("stty -opost; head -c %d /dev/zero | tr '\\0' x", want)})
 	must(t, err)
 	defer p.Close()
 	b := make([]byte, 32<<10)
-	total, reads := 0, 0
+	total := 0
 	for {
 		n, err := p.Stdout.Read(b)
 		if strings.Trim(string(b[:n]), "x") != "" {
@@ -355,10 +371,7 @@ func TestFloodIsGathered(t *testing.T) {
 	if total != want {
 		t.Errorf("%d bytes of %d", total, want)
 	}
-	// 4,095 at a time would be 98.
-	if reads > 70 {
-		t.Errorf("%d reads", reads)
-	}
+	return reads
 }
 
 // slowTerminal gives one piece a read and then nothing until its deadline.
@@ -421,7 +434,6 @@ func TestALongFloodIsGatheredLonger(t *testing.T) {
 			time.Sleep(floodSpan / 2)
 		}
 		time.Sleep(2 * floodSpan)
-		read(10)
 		if wait := read(piece); wait != gather {
 			t.Errorf("after it: %v", wait)
 		}
