@@ -9,6 +9,7 @@ import { foreignRelay } from "../src/pairing/link.js";
 import { pieces } from "../src/ui/coded.js";
 import { comes } from "../src/ui/words.js";
 import type { LinkState, Phase } from "../src/worker/messages.js";
+import { parseSessions } from "../src/worker/tmux.js";
 
 test("what stands between marks is code, and a mark by itself is a mark", () => {
   assert.deepEqual(pieces("run `holdfast up` (or `holdfast pair`), then"), ["run ", "holdfast up", " (or ", "holdfast pair", "), then"]);
@@ -50,4 +51,12 @@ test("a machine that was not asked yet or is being connected to comes; one that 
   for (const phase of ["waiting", "stopped"] as const) assert.ok(!comes(false, link(phase), ""), phase);
   assert.ok(!comes(false, link("up"), "this machine tells no sessions"));
   assert.ok(comes(true, link("waiting"), ""));
+});
+
+test("a tmux session is said to be open in the terminals that show it, not in the agent that listens to it", () => {
+  assert.deepEqual(parseSessions("$0 client-23068 claude\n$1 /dev/pts/3,client-23068,/dev/ttys004 two words\n$12  alone\nno server running\n$x /dev/pts/1 bad\n"), [
+    { id: "$0", attached: 0, name: "claude" },
+    { id: "$1", attached: 2, name: "two words" },
+    { id: "$12", attached: 0, name: "alone" },
+  ]);
 });

@@ -99,7 +99,7 @@ export const en = {
   tmuxName: "Name",
   tmuxNameBad: "Letters, digits, - and _.",
   open: "Open",
-  attachedN: "open elsewhere: {n}",
+  attachedN: "terminals that show it: {n}",
   tmuxWhy: "A tmux session goes on when the connection breaks; a plain shell does not.",
   terminalThrough: "Terminals go through",
   throughBuiltIn: "Holdfast's own SSH server (post-quantum)",

@@ -92,7 +92,7 @@ export const ja: Words = {
   tmuxName: "名前",
   tmuxNameBad: "使えるのは文字、数字、- と _ です。",
   open: "開く",
-  attachedN: "他で開いている数: {n}",
+  attachedN: "表示中の端末: {n}",
   tmuxWhy: "tmux セッションは接続が切れても続きます。ただのシェルは続きません。",
   terminalThrough: "端末の接続先",
   throughBuiltIn: "Holdfast 内蔵の SSH サーバー(耐量子)",

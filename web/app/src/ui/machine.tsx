@@ -13,19 +13,7 @@ import { Bar, Fact, Icon, Sheet } from "./parts.js";
 import { SessionList } from "./sessionlist.js";
 import { terminalPartSoon } from "./terminalpart.js";
 import { proofWords } from "./words.js";
-import { LIST_SESSIONS, tmuxNameOk } from "../worker/tmux.js";
-
-interface TmuxSession {
-  id: string;
-  attached: number;
-  name: string;
-}
-
-export const parseSessions = (text: string): TmuxSession[] =>
-  text.split("\n").flatMap((line) => {
-    const m = /^(\$\d{1,9}) (\d{1,6}) (.{1,256})$/.exec(line);
-    return m ? [{ id: m[1]!, attached: +m[2]!, name: m[3]!.replace(/[\p{Cc}\p{Cf}]/gu, "") }] : [];
-  });
+import { LIST_SESSIONS, parseSessions, tmuxNameOk, type TmuxSession } from "../worker/tmux.js";
 
 export const MachineScreen = ({ id }: { id: string }) => {
   const t = useWords();

@@ -30,5 +30,19 @@ const word = (text: string): string => `'${text.replaceAll("'", `'\\''`)}'`;
 /** The command that shows a session as the machine told it: the same at every attach, since a pane's name is never used again. */
 export const attachCommand = (p: Extract<Program, { kind: "attach" }>): string => `exec /bin/sh -c ${word(`PATH="$PATH:/opt/homebrew/bin:/usr/local/bin:/opt/local/bin"; export PATH; exec ${p.args.map(word).join(" ")}`)}`;
 
-/** Lists the sessions of the person's tmux server: id, name, attached clients, blank-separated. */
-export const LIST_SESSIONS = sh('tmux -u list-sessions -F "#{session_id} #{session_attached} #{session_name}" 2>/dev/null');
+/** Lists the sessions of the person's tmux server: id, names of the attached clients with commas, name; blank-separated. */
+export const LIST_SESSIONS = sh('tmux -u list-sessions -F "#{session_id} #{session_attached_list} #{session_name}" 2>/dev/null');
+
+export interface TmuxSession {
+  id: string;
+  /** Terminals that show it. */
+  attached: number;
+  name: string;
+}
+
+/** Reads what LIST_SESSIONS prints. A client is called by its terminal's path; one without a terminal is a program that listens, as the machine's own agent does in every session. */
+export const parseSessions = (text: string): TmuxSession[] =>
+  text.split("\n").flatMap((line) => {
+    const m = /^(\$\d{1,9}) ([^ ]{0,4096}) (.{1,256})$/.exec(line);
+    return m ? [{ id: m[1]!, attached: m[2]!.split(",").filter((client) => client.startsWith("/")).length, name: m[3]!.replace(/[\p{Cc}\p{Cf}]/gu, "") }] : [];
+  });
