@@ -108,6 +108,21 @@ part("a card that is being answered says so, step by step", async () => {
   await rest();
 });
 
+part("what was answered is not asked again while the machine's news of it is on its way", async () => {
+  await send("do: bash date > once.txt then say Once.");
+  await asks("once.txt");
+  await page.evaluate(() => (window.holding = []));
+  await card().getByText("Yes", { exact: true }).tap();
+  await page.waitForFunction(() => document.querySelector("[data-verdict]")?.textContent.includes("Answered: Yes") && !document.querySelector(".dialog"), undefined, { timeout: 15_000 });
+  await page.evaluate(() => {
+    const late = window.holding;
+    window.holding = undefined;
+    for (const f of late) f();
+  });
+  await made("once.txt");
+  await rest();
+});
+
 part("a reply in Japanese, composed, becomes a turn", async () => {
   await field().tap();
   await compose(d.cdp, "に");

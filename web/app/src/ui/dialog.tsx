@@ -18,6 +18,8 @@ export interface Verdict {
   bad: boolean;
   /** What became of it can be seen in the terminal. */
   look?: boolean;
+  /** The digest of the question that was taken: it is gone, also while the machine has not said so yet. */
+  gone?: string;
 }
 
 export interface Answering {
@@ -44,7 +46,8 @@ export const DialogCard = ({ machine, session, dialog, live, fresh, on }: { mach
     on.began(dialog);
     try {
       const out = readOutcome(await request(machine, "approve", { session, digest: dialog.digest, option: o.id, key: newKey() }, { receipt: (stage) => setBusy({ option: o.id, stage }) }));
-      if (out.state == "accepted") on.over(dialog, true, { words: t("answerTaken", { answer: oneLine(o.label) }), bad: false });
+      // The session's next state comes after the answer, when its screen has settled.
+      if (out.state == "accepted") on.over(dialog, true, { words: t("answerTaken", { answer: oneLine(o.label) }), bad: false, gone: dialog.digest });
       else on.over(dialog, true, { words: t("answerUnconfirmed", { reason: oneLine(out.reason) }), bad: true, look: true });
       if (o.role == "text") on.ownWords();
     } catch (e) {

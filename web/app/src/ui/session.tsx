@@ -54,7 +54,7 @@ export const SessionScreen = ({ id, session: sid, agent = "" }: { id: string; se
   }, [live, s?.status.state]);
 
   // A question that went without an answer of this page was answered elsewhere.
-  const open = s?.status.dialog;
+  const open = s?.status.dialog?.digest == verdict?.gone ? undefined : s?.status.dialog;
   const [held, hold] = useState<Dialog>();
   const dialog = held ?? open;
   const before = useRef<string>(undefined);
@@ -79,7 +79,7 @@ export const SessionScreen = ({ id, session: sid, agent = "" }: { id: string; se
       setVerdict(v);
     },
     ownWords() {
-      setVerdict({ words: t("answerOwnWords"), bad: false });
+      setVerdict((v) => ({ ...v, words: t("answerOwnWords"), bad: false }));
       setFocus((n) => n + 1);
     },
   };
