@@ -187,6 +187,12 @@ export const Composer = ({ machine, session, name, live, password, focus }: { ma
   );
 };
 
+/** Enough to know a text by; all of it would push the question above it off a small screen. */
+const beginning = (text: string): string => {
+  const all = [...text];
+  return all.length > 60 ? `${all.slice(0, 59).join("")}…` : text;
+};
+
 const receipt = (t: ReturnType<typeof useWords>, r: Reply): string => {
   switch (r.state) {
     case "sending":
@@ -202,7 +208,7 @@ const receipt = (t: ReturnType<typeof useWords>, r: Reply): string => {
     case "lost":
       return `${r.found ? t("receiptFound", { ago: ago(r.at) }) : t("receiptLost")} ${r.text ? t(safeAgain(r) ? "sendAgainSafe" : "sendAgainLook") : ""}`;
     case "composer":
-      return t("receiptComposer", { text: r.words });
+      return t("receiptComposer", { text: beginning(r.words) });
     case "failed":
       return t("receiptFailed", { text: r.code == "offline" ? t("offlineText") : r.words });
   }

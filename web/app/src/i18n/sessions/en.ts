@@ -136,7 +136,7 @@ export const sessionsEn = {
   asksText: "What it is about",
   toolNoResult: "no result recorded",
   apart: "What came after this is not loaded here.",
-  askAgain: "Ask again",
+  askAgain: "Look again",
   textLabel: "Text",
   tableLabel: "Table",
   notice: "From {relay}",

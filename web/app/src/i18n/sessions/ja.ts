@@ -136,7 +136,7 @@ export const sessionsJa: { [K in keyof typeof sessionsEn]: string } = {
   asksText: "内容",
   toolNoResult: "結果の記録なし",
   apart: "これより後はここには読み込まれていません。",
-  askAgain: "もう一度たずねる",
+  askAgain: "表示を更新",
   textLabel: "テキスト",
   tableLabel: "表",
   notice: "{relay} から",
