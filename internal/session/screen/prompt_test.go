@@ -156,6 +156,24 @@ func TestCodexThatStarts(t *testing.T) {
 	}
 }
 
+// A tip that a narrow terminal wraps goes as a whole, and takes nothing else
+// along.
+func TestAdvice(t *testing.T) {
+	const head = "────────────────────\n Bash command\n"
+	const tail = " Run it\n\n Do you want to proceed?\n ❯ 1. Yes\n   2. No"
+	for name, c := range map[string]struct{ tip, want string }{
+		"one line": {" Tip: auto mode handles these prompts for you — choose \"switch to auto mode\" below\n", ""},
+		"wrapped":  {" Tip: auto mode handles these\n prompts for you — choose \"switch to\n auto mode\" below\n", ""},
+		"another":  {" Tip: auto mode handles these\n files with care, below\n", "files with care, below\n"},
+		"unknown":  {" Tip: drink water\n", ""},
+	} {
+		d := Read("claude", at(head+c.tip+tail)).Dialog
+		if d == nil || d.Text != "Bash command\n"+c.want+"Run it\n\nDo you want to proceed?" {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+}
+
 func TestDigest(t *testing.T) {
 	read := func(text string) *session.Dialog { return Read("claude", at(text)).Dialog }
 	const head = "────────────────────\n Bash command\n\n  %s\n\n Do you want to proceed?\n"

@@ -181,8 +181,13 @@ func trimBlank(lines []string) []string {
 func text(lines []string) string {
 	var kept []string
 	least := -1
-	for _, l := range lines {
-		if rule(l, dashed) || strings.HasPrefix(strings.TrimSpace(l), "Tip:") {
+	for i := 0; i < len(lines); i++ {
+		l := lines[i]
+		if rule(l, dashed) {
+			continue
+		}
+		if n := advice(lines[i:]); n > 0 {
+			i += n - 1
 			continue
 		}
 		if l = unbox(l); l != "" && (least < 0 || indent(l) < least) {
@@ -202,6 +207,29 @@ func text(lines []string) string {
 		out = append(out, l)
 	}
 	return strings.Join(out, "\n")
+}
+
+// advice is how many of the lines that begin here are a tip of the tool's own.
+// The one that is known to be wrapped on a narrow terminal ends in a known word;
+// of any other the first line is taken, so that nothing that is asked goes with
+// it.
+func advice(lines []string) int {
+	first := strings.TrimSpace(lines[0])
+	if !strings.HasPrefix(first, "Tip:") {
+		return 0
+	}
+	const whole = `Tip: auto mode handles these prompts for you — choose "switch to auto mode" below`
+	said := ""
+	for i, l := range lines {
+		said = strings.TrimSpace(said + " " + strings.TrimSpace(l))
+		if said == whole {
+			return i + 1
+		}
+		if !strings.HasPrefix(whole, said) {
+			break
+		}
+	}
+	return 1
 }
 
 // cells is about how many cells a text takes: wide characters count twice,
