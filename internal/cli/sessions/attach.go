@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/term"
+
 	"holdfast/internal/cli/reach"
 	"holdfast/internal/cli/sessions/source"
 	"holdfast/internal/client"
@@ -32,6 +34,9 @@ func (*Attach) Help() string {
 
 // Run replaces this process with ssh, or with tmux on this computer.
 func (c *Attach) Run(ctx context.Context, a *console.App) error {
+	if !term.IsTerminal(int(a.In.Fd())) || !term.IsTerminal(int(a.Out.Fd())) {
+		return &console.Failure{Code: console.ExitUsage, Err: errors.New("a session is shown in a terminal, and this is none"), Hint: "holdfast show prints what is in it"}
+	}
 	dir, err := a.Dir()
 	if err != nil {
 		return err

@@ -205,6 +205,7 @@ func (m *model) key(k tea.KeyPressMsg) tea.Cmd {
 		}
 		return nil
 	}
+	m.note = "" // it was about what is left now
 	switch k.String() {
 	case "q", "esc":
 		return tea.Quit
@@ -484,6 +485,12 @@ func (m *model) head(now time.Time) string {
 		}
 	}
 	head := fmt.Sprintf("%d sessions, %d waiting", len(m.rows), waiting)
+	if len(m.rows) == 1 {
+		head = fmt.Sprintf("1 session, %d waiting", waiting)
+	}
+	if t, _, ok := m.chosen(); ok && (m.mode == reading || m.mode == choosing) {
+		head = strings.TrimPrefix(m.onName+"/"+t.Session.Name, "/") + "   " + head
+	}
 	for _, u := range m.machines {
 		if u.Err != nil {
 			head += "   not reached: " + m.seen.Away(u.Source, u.Err).Words(now)

@@ -215,6 +215,30 @@ func TestADialogThatChangedIsNotAnsweredByOldKeys(t *testing.T) {
 	}
 }
 
+func TestADialogIsShownOnceUnderItsSession(t *testing.T) {
+	m := list(t, 80, 24)
+	s := one("a:%1", "work", session.Waiting, time.Minute)
+	s.Status.Dialog = &session.Dialog{Digest: "first", Title: "Run it?", Text: "rm -r build\n\nRun it?", Options: []session.Option{{ID: "1", Label: "Yes"}}}
+	m.tells("mini", s)
+	press(m, "y")
+	p := m.picture()
+	if all := strings.Join(p, "\n"); strings.Count(all, "Run it?") != 1 || row(p, "  rm -r build") < 0 || !strings.HasPrefix(p[0], "mini/work ") {
+		t.Errorf("the picture:\n%s", all)
+	}
+}
+
+func TestANoteGoesWithTheNextKey(t *testing.T) {
+	m := list(t, 80, 24)
+	m.tells("", one("a:%1", "one", session.Idle, time.Minute), one("a:%2", "two", session.Idle, time.Hour))
+	press(m, "y")
+	if row(m.picture(), "no dialog is open there") < 0 {
+		t.Fatalf("the picture: %q", m.picture())
+	}
+	if press(m, "down"); row(m.picture(), "no dialog") >= 0 {
+		t.Errorf("the note stays on another row: %q", m.picture())
+	}
+}
+
 // A reply goes to the session that it was begun for, or nowhere: never to the one
 // that took its row.
 func TestAReplyStaysWithItsSession(t *testing.T) {

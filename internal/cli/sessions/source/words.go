@@ -166,7 +166,12 @@ func PrintDialog(p func(format string, args ...any), d *session.Dialog) {
 	if d.Title != "" {
 		p("%s", Plain(d.Title, 400))
 	}
-	if text := Block(d.Text); text != "" {
+	// The question most often ends the text that it is taken from.
+	about := strings.TrimRight(d.Text, " \n")
+	if above, ok := strings.CutSuffix("\n"+about, "\n"+d.Title); ok && d.Title != "" {
+		about = strings.Trim(above, "\n")
+	}
+	if text := Block(about); text != "" {
 		p("\n%s", text)
 	}
 	p("")
