@@ -66,10 +66,10 @@ type commands struct {
 	administration
 	Notice admin.Notice `cmd:"" group:"admin" help:"Tell the people of the relay's accounts something."`
 
-	Web web.Web `cmd:"" help:"Write the page for phones out, for a host of your own."`
+	Web web.Web `cmd:"" group:"more" help:"Write the page for phones out, for a host of your own."`
 
-	Lab     labCommand     `cmd:"" help:"Watch connections fail on this computer, and what notices it."`
-	Version versionCommand `cmd:"" help:"Print the version."`
+	Lab     labCommand     `cmd:"" group:"more" help:"Watch connections fail on this computer, and what notices it."`
+	Version versionCommand `cmd:"" group:"more" help:"Print the version."`
 }
 
 const description = "Reach the terminal sessions on your own machines through a relay that cannot read them."
@@ -103,6 +103,7 @@ func Run(args []string, s console.Streams) (code int) {
 			{Key: "use", Title: "From a paired computer:"},
 			{Key: "sessions", Title: "What runs, and who waits:"},
 			{Key: "admin", Title: "On the relay's computer:"},
+			{Key: "more", Title: "Besides:"},
 		}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
 	)
