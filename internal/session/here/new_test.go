@@ -1,7 +1,6 @@
 package here
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/internal/session"
+	"holdfast/internal/session/proc"
 	"holdfast/internal/session/proto"
 )
 
@@ -51,17 +51,6 @@ func (d *desk) make(dir, command string) session.Session {
 	}
 	d.t.Fatalf("the session %s is not listed", started.Session)
 	return session.Session{}
-}
-
-// gone says that a process has ended. One that only its parent has yet to ask
-// for is gone: the parent of a tmux server is init, which may take its time.
-func gone(pid int) bool {
-	if syscall.Kill(pid, 0) != nil {
-		return true
-	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	_, state, _ := strings.Cut(string(stat), ") ")
-	return err == nil && strings.HasPrefix(state, "Z")
 }
 
 func TestANewSessionStartsAServerAndRunsTheTool(t *testing.T) {
@@ -188,7 +177,7 @@ func TestASessionEndsOnlyWhenConfirmed(t *testing.T) {
 	if err := d.device.Call(t.Context(), proto.OpEnd, proto.End{Session: s.ID, Confirm: s.Name}, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(patience); !gone(s.PID); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience); proc.Running(s.PID); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the program of an ended session goes on")
 		}

@@ -65,6 +65,13 @@ func Alive(pid int, start string) bool {
 	return err == nil && p.Start == start && !p.Zombie
 }
 
+// Running says whether any process has that id and has not ended: one that only its
+// parent has yet to ask for has.
+func Running(pid int) bool {
+	p, err := stat(pid)
+	return err == nil && !p.Zombie
+}
+
 // ForegroundGroup is the group that the terminal of a pane's process gives its
 // keys to.
 func ForegroundGroup(panePID int) (int, error) {

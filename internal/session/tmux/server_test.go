@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"holdfast/internal/session/proc"
 )
 
 // childEnv makes this test binary a process that asks the server at the socket
@@ -102,7 +104,7 @@ func TestNothingIsLeftOfAProcessThatWasKilledWhileItsServerHung(t *testing.T) {
 	<-ended
 	killed := time.Now()
 	eventually(t, "what it started to end", func() bool {
-		return !slices.ContainsFunc(started, func(pid int) bool { return !gone(pid) })
+		return !slices.ContainsFunc(started, proc.Running)
 	})
 	if took := time.Since(killed); took > 5*time.Second {
 		t.Errorf("it took %v", took)
@@ -156,20 +158,9 @@ func testServer(t testing.TB, socket, name string, command ...string) *Server {
 	t.Cleanup(func() {
 		syscall.Kill(info.PID, syscall.SIGCONT)
 		syscall.Kill(info.PID, syscall.SIGTERM)
-		eventually(t, "the server to end", func() bool { return gone(info.PID) })
+		eventually(t, "the server to end", func() bool { return !proc.Running(info.PID) })
 	})
 	return s
-}
-
-// gone says that a process has ended. One that only its parent has yet to ask
-// for is gone: the parent of a tmux server is init, which may take its time.
-func gone(pid int) bool {
-	if syscall.Kill(pid, 0) != nil {
-		return true
-	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	_, state, _ := strings.Cut(string(stat), ") ")
-	return err == nil && strings.HasPrefix(state, "Z")
 }
 
 func tm(t testing.TB, s *Server, args ...string) string {
@@ -520,7 +511,7 @@ func TestNewSessionStartsAServerWhenAllowed(t *testing.T) {
 	if err := s.KillPane(t.Context(), pane); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the server to end", func() bool { return gone(info.PID) })
+	eventually(t, "the server to end", func() bool { return !proc.Running(info.PID) })
 	if _, err := s.NewSession(t.Context(), NewSessionOptions{Dir: "/", Command: []string{"cat"}}); !errors.Is(err, ErrGone) {
 		t.Errorf("without a server and StartServer: %v, want ErrGone", err)
 	}

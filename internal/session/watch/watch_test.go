@@ -3,7 +3,6 @@ package watch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -18,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast/internal/session"
+	"holdfast/internal/session/proc"
 	"holdfast/internal/session/watch/leftover"
 	"holdfast/internal/session/watch/memory"
 )
@@ -61,20 +61,9 @@ func startServer(t testing.TB, socket, name, command string) testServer {
 		syscall.Kill(pid, syscall.SIGCONT)
 		exec.Command("tmux", "-S", socket, "kill-server").Run()
 		syscall.Kill(pid, syscall.SIGTERM)
-		eventually(t, "the tmux server to end", func() bool { return gone(pid) })
+		eventually(t, "the tmux server to end", func() bool { return !proc.Running(pid) })
 	})
 	return s
-}
-
-// gone says that a process has ended. One that only its parent has yet to ask
-// for is gone: the parent of a tmux server is init, which may take its time.
-func gone(pid int) bool {
-	if syscall.Kill(pid, 0) != nil {
-		return true
-	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	_, state, _ := strings.Cut(string(stat), ") ")
-	return err == nil && strings.HasPrefix(state, "Z")
 }
 
 func (s testServer) run(args ...string) string {

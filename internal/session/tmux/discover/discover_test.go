@@ -1,18 +1,17 @@
 package discover
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"holdfast/internal/session/proc"
 	"holdfast/internal/session/tmux"
 )
 
@@ -40,20 +39,9 @@ func testServer(t testing.TB, socket, name string) *tmux.Server {
 	}
 	t.Cleanup(func() {
 		syscall.Kill(info.PID, syscall.SIGTERM)
-		eventually(t, "the server to end", func() bool { return gone(info.PID) })
+		eventually(t, "the server to end", func() bool { return !proc.Running(info.PID) })
 	})
 	return s
-}
-
-// gone says that a process has ended. One that only its parent has yet to ask
-// for is gone: the parent of a tmux server is init, which may take its time.
-func gone(pid int) bool {
-	if syscall.Kill(pid, 0) != nil {
-		return true
-	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	_, state, _ := strings.Cut(string(stat), ") ")
-	return err == nil && strings.HasPrefix(state, "Z")
 }
 
 // eventually waits for what other processes do.

@@ -88,7 +88,7 @@ func (n *Notes) Sweep() {
 		path := filepath.Join(n.dir, e.Name())
 		// An owner that lives keeps its own. Its id may be used again by another
 		// program; then the note waits for the next start.
-		if owner != os.Getpid() && syscall.Kill(owner, 0) == nil {
+		if owner != os.Getpid() && proc.Running(owner) {
 			continue
 		}
 		info, err := os.Lstat(path)
