@@ -97,6 +97,7 @@ test("a link of another relay asks first, and sends it nothing before the answer
   const question = page.locator("[data-relay]");
   await page.goto(`${up.url}/#${link.split("#")[1]}`);
   await question.waitFor();
+  assert.ok(await question.evaluate((e) => e == document.activeElement));
   assert.match(await question.innerText(), new RegExp(`${new URL(other.url).host}[^]*other[^]*${new URL(up.url).host}`));
   await page.getByText("Do not pair").tap();
   await page.locator("textarea.link").waitFor();
@@ -192,6 +193,15 @@ test("of a machine that lets the device in no more nothing is shown, and what wa
   const up = await scene.up();
   const phone = await device(scene);
   const { page } = phone;
+  await phone.context.addInitScript(() => {
+    globalThis.workers = [];
+    globalThis.Worker = class extends Worker {
+      constructor(...how) {
+        super(...how);
+        workers.push(this);
+      }
+    };
+  });
   await pair(phone, await up.link());
   const id = machineId(page);
   await page.evaluate(() => (location.hash = "#/"));
@@ -219,8 +229,22 @@ test("of a machine that lets the device in no more nothing is shown, and what wa
   await page.evaluate((id) => (location.hash = `#/m/${id}`), id);
   await page.waitForSelector('.state[data-phase="up"]', { timeout: 20_000 });
 
+  // Another page of the same browser looks at the sessions.
+  const tab = await phone.context.newPage();
+  await tab.goto(`${up.url}/#/`);
+  await tab.locator("li[data-session]", { hasText: "secretive" }).waitFor({ timeout: 20_000 });
+  const [{ sessions: told }] = JSON.parse((await kept()).lists);
   execFileSync(binary, ["devices", "revoke", "--state", up.state, "Android, Chrome"], { env: scene.env() });
   await page.waitForSelector("[data-out]", { timeout: 10_000 });
+  // What was on its way to the page when it lost everything is not kept either.
+  for (const p of [page, tab]) {
+    await p.evaluate((session) => {
+      for (const w of workers) w.dispatchEvent(new MessageEvent("message", { data: { op: "sessionChanged", session, at: Date.now() } }));
+    }, told.find((s) => s.name == "secretive"));
+  }
+  await sleep(1500);
+  await tab.locator("[data-out]").waitFor();
+  assert.equal(await tab.locator("li[data-session]").count(), 0);
   await page.evaluate(() => (location.hash = "#/"));
   const note = page.locator("[data-out]");
   await note.waitFor();
@@ -236,6 +260,7 @@ test("of a machine that lets the device in no more nothing is shown, and what wa
   await note.getByRole("button", { name: "Remove the rest" }).tap();
   await page.locator("dialog button.danger").tap();
   await page.getByText("No machine is paired").waitFor();
+  await tab.getByText("No machine is paired").waitFor();
   assert.deepEqual(await kept(), { lists: "[]", drafts: [], screens: [] });
 });
 

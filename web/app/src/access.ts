@@ -16,3 +16,10 @@ export const outBy = ({ phase, why, service }: LinkState): Out["by"] | undefined
   if (why.kind == "close" && why.code == 4401) return "relay";
   return why.kind == "auth" && service == "ssh" ? "machine" : undefined;
 };
+
+/**
+ * A connection to the machine itself has come up, which shows that it lets the
+ * device in. One that was up before shows nothing: it may outlive, for some
+ * seconds, the access that it was opened with.
+ */
+export const isIn = (before: LinkState, now: LinkState): boolean => now.phase == "up" && before.phase != "up" && now.service == "ssh";

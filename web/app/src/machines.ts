@@ -1,10 +1,10 @@
 // The page's side of every machine: one Worker each, started when somebody looks
 // and ended when nobody has for a while.
 
-import { outBy, type Out } from "./access.js";
+import { isIn, outBy, type Out } from "./access.js";
 import workerUrl from "./worker/main.js?worker&url";
 import { dropPushMachine } from "./push/kept.js";
-import { dropList, dropMachine } from "./sessions/kept.js";
+import { dropList, dropWritten } from "./sessions/kept.js";
 import { changeMachine, forgetMachine, machines as stored, type Machine, type MachineView } from "./store/db.js";
 import { createStore, type Store } from "./store/state.js";
 import { dropScreens } from "./terminal/kept.js";
@@ -132,10 +132,10 @@ export const connectionOf = (id: string): Connection => {
   const hear = (m: Tell) => {
     switch (m.op) {
       case "state":
-        judge(id, m.state);
+        judge(id, state.value, m.state);
         return state.set(m.state);
       case "sessionsState":
-        judge(id, m.state);
+        judge(id, sessionsState.value, m.state);
         return sessionsState.set(m.state);
       case "opened":
         return terminals.get(m.term)?.opened(m.again);
@@ -260,12 +260,16 @@ const pages = typeof BroadcastChannel == "undefined" ? undefined : new Broadcast
 if (pages)
   pages.onmessage = ({ data }) => {
     if (typeof data?.out == "string") {
-      lose(data.out);
+      void lose(data.out);
       void refreshKnown();
     }
     if (typeof data != "string") return;
     restart(data);
-    void refreshKnown().then(() => known.value?.some((m) => m.id == data) || lose(data));
+    void refreshKnown().then(async () => {
+      if (known.value?.some((m) => m.id == data)) return;
+      await lose(data);
+      await dropWritten(data);
+    });
   };
 /** The machine was paired anew or is not known any more. */
 const changed = (id: string): void => {
@@ -277,10 +281,11 @@ const changed = (id: string): void => {
 const losers = new Set<(id: string) => void>();
 export const onLose = (f: (id: string) => void): void => void losers.add(f);
 
-/** This page shows and keeps nothing of the machine's sessions any more. */
-const lose = (id: string): void => {
+/** This page shows and keeps nothing of the machine's sessions any more, nor what it was about to keep. */
+const lose = async (id: string): Promise<void> => {
   for (const f of losers) f(id);
   dropScreens(id);
+  await dropList(id);
 };
 
 /**
@@ -293,8 +298,7 @@ const shutOut = async (id: string, by: Out["by"]): Promise<void> => {
   const out = { by, at: Date.now() };
   // On the screen at once, however long the browser's storage takes.
   known.set((all) => all?.map((m) => (m.id == id ? { ...m, out } : m)));
-  lose(id);
-  await dropList(id);
+  await lose(id);
   await dropPushMachine(id).catch(() => undefined);
   await changeMachine(id, { out });
   pages?.postMessage({ out: id });
@@ -308,17 +312,19 @@ const letIn = async (id: string): Promise<void> => {
 };
 
 /** What a connection's state says about that. */
-const judge = (id: string, s: LinkState): void => {
+const judge = (id: string, before: LinkState, s: LinkState): void => {
   const by = outBy(s);
   if (by) void shutOut(id, by).catch(() => undefined);
-  else if (s.phase == "up" && s.service == "ssh" && known.value?.find((m) => m.id == id)?.out) void letIn(id).catch(() => undefined);
+  else if (isIn(before, s) && known.value?.find((m) => m.id == id)?.out) void letIn(id).catch(() => undefined);
 };
 
 export const forget = async (id: string): Promise<void> => {
   await forgetMachine(id);
+  // Nobody keeps anything for it from here on.
+  known.set((all) => all?.filter((m) => m.id != id));
   changed(id);
-  lose(id);
-  await dropMachine(id);
+  await lose(id);
+  await dropWritten(id);
   await dropPushMachine(id).catch(() => undefined);
   await refreshKnown();
 };

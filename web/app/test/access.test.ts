@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { HostKeyError, SshError } from "@holdfast/ssh";
-import { outBy } from "../src/access.js";
+import { isIn, outBy } from "../src/access.js";
 import { keptName, keyOf, keptOf } from "../src/terminal/kept.js";
 import type { LinkState, Why } from "../src/worker/messages.js";
 import { whyOf } from "../src/worker/words.js";
@@ -26,6 +26,16 @@ test("a broken path, a machine that is away and a stranger's answer say nothing 
   // A key that this device cannot use, and an sshd that has lost a line, are no word of the machine's.
   assert.equal(outBy(state(whyOf(new SshError("auth", "signing with the device's key", new Error("gone"))))), undefined);
   assert.equal(outBy(state({ code: 4000, kind: "auth" }, { service: "sshd" })), undefined);
+});
+
+test("a connection that comes up shows that the device is let in, one that was up shows nothing", () => {
+  const [up, down] = [state(undefined, { phase: "up" }), state(close(4401))];
+  assert.ok(isIn(down, up));
+  assert.ok(isIn(state(undefined, { phase: "auth" }), up));
+  assert.ok(!isIn(up, state(undefined, { phase: "up", suspect: true })));
+  assert.ok(!isIn(up, down));
+  // The machine's own sshd lets in whom it likes.
+  assert.ok(!isIn(down, { ...up, service: "sshd" }));
 });
 
 test("screens are told by their machine", () => {

@@ -11,6 +11,8 @@ const soon = () => new Promise((r) => setTimeout(r, 0));
 const world = (now = Date.now()) => {
   const kept = new Map<string, KeptReply>();
   const drafts = new Set(["draft"]);
+  /** Storage takes nothing more. */
+  const full = { is: false };
   const asked: { params: any; answer(v: unknown): void; refuse(e: Refused): void; receipt(s: string): void; keptThen: number }[] = [];
   const time = { now };
   const page = () => {
@@ -20,17 +22,19 @@ const world = (now = Date.now()) => {
       request: ((_m: string, _op: string, params: unknown, on: any) =>
         new Promise((answer, refuse) => asked.push({ params, answer, refuse, receipt: on.receipt, keptThen: kept.size }))) as any,
       keep: async (_m, _s, r, clear) => {
-        if (!open) return;
+        if (!open || full.is) return false;
         kept.set(r.key, r);
         if (clear) drafts.clear();
+        return true;
       },
+      clear: async (_m, _s, text) => void (open && drafts.delete(text)),
       drop: async (_m, _s, key) => void (open && kept.delete(key)),
       kept: async () => [...kept.values()],
       now: () => time.now,
     });
     return { box, close: () => (open = false), states: () => box.shown.value.map((r) => r.state) };
   };
-  return { kept, drafts, asked, page, time };
+  return { kept, drafts, full, asked, page, time };
 };
 
 test("a message is kept before it is sent, and until it is accepted", async () => {
@@ -115,9 +119,68 @@ test("storage that never answers holds no message up", async () => {
   let asked = 0;
   const box = new Outbox("m", "s", {
     request: (() => (asked++, new Promise(() => undefined))) as any,
-    keep: () => new Promise(() => undefined), drop: async () => undefined, kept: async () => [], now: Date.now,
+    keep: () => new Promise(() => undefined), clear: async () => undefined, drop: async () => undefined, kept: async () => [], now: Date.now,
   });
   void box.send("hello");
   await new Promise((r) => setTimeout(r, 1300));
   assert.equal(asked, 1);
+});
+
+test("a message that may have arrived is not called untyped because a second try did not go out", async () => {
+  for (const code of ["offline", "busy", "limit", "failed", "lost"]) {
+    const w = world();
+    const { box, states } = w.page();
+    void box.send("hello");
+    await soon();
+    w.asked[0]!.refuse(new Refused("lost", ""));
+    await soon();
+    void box.again(box.shown.value[0]!.key);
+    await soon();
+    w.asked[1]!.refuse(new Refused(code, "not now"));
+    await soon();
+    assert.deepEqual([states(), [...w.kept.values()].map((r) => r.state)], [["lost"], ["lost"]], code);
+    // What the machine says of it under its key is certain.
+    void box.again(box.shown.value[0]!.key);
+    await soon();
+    w.asked[2]!.refuse(new Refused("dialog-open", "a dialog is open"));
+    await soon();
+    assert.deepEqual(states(), ["failed"], code);
+  }
+  const w = world();
+  const { box, states } = w.page();
+  void box.send("hello");
+  await soon();
+  w.asked[0]!.refuse(new Refused("offline", ""));
+  await soon();
+  assert.deepEqual(states(), ["failed"]);
+});
+
+test("where storage is full, what was accepted does not come back as a draft", async () => {
+  const w = world();
+  w.full.is = true;
+  const { box, states } = w.page();
+  for (const [i, text] of ["draft", "another"].entries()) {
+    w.drafts.add("draft");
+    void box.send(text);
+    await soon();
+    assert.equal(w.drafts.size, 1, "until then it is all that is left of it");
+    w.asked[i]!.answer({ state: "accepted" });
+    await soon();
+    assert.equal(w.drafts.size, i);
+  }
+  assert.equal(states().at(-1), "accepted");
+});
+
+test("what another page has done with is not shown as open, and what this one sends has an end of its own", async () => {
+  const w = world();
+  const first = w.page();
+  void first.box.send("hello");
+  await soon();
+  const second = w.page();
+  await soon();
+  const { key } = second.box.shown.value[0]!;
+  first.box.gone(key);
+  assert.deepEqual([first.states(), second.states()], [["sending"], ["lost"]]);
+  second.box.gone(key);
+  assert.deepEqual([first.states(), second.states()], [["sending"], []]);
 });

@@ -37,10 +37,7 @@ export const dropList = (machine: string): Promise<unknown> => run("lists", "rea
 
 const written = (machine: string) => IDBKeyRange.bound(`${machine} `, `${machine} \uffff`);
 
-export const dropMachine = async (machine: string): Promise<void> => {
-  await dropList(machine);
-  await run("drafts", "readwrite", (s) => s.delete(written(machine)));
-};
+export const dropWritten = (machine: string): Promise<unknown> => run("drafts", "readwrite", (s) => s.delete(written(machine)));
 
 /** Every text that the person wrote for this machine and that it did not accept. */
 export const writtenFor = async (machine: string): Promise<string[]> => {
@@ -59,10 +56,19 @@ export const keepDraft = (machine: string, session: string, text: string): Promi
 const isReply = (v: unknown): v is KeptReply => typeof v == "object" && v !== null && typeof (v as KeptReply).key == "string" && typeof (v as KeptReply).text == "string" && typeof (v as KeptReply).at == "number";
 
 /** Messages stand beside the drafts, so that a draft becomes one in a single act; clear: the draft goes. */
-export const keepReply = (machine: string, session: string, r: KeptReply, clear: boolean): Promise<unknown> =>
-  run("drafts", "readwrite", (s): IDBRequest<any> => {
+export const keepReply = async (machine: string, session: string, r: KeptReply, clear: boolean): Promise<boolean> =>
+  (await run("drafts", "readwrite", (s): IDBRequest<any> => {
     if (clear) s.delete(`${machine} ${session}`);
     return s.put(r, `${machine} ${session} ${r.key}`);
+  })) !== undefined;
+
+/** The draft goes where it still is this text, or as much of it as was written. */
+export const clearDraft = (machine: string, session: string, text: string): Promise<unknown> =>
+  run("drafts", "readwrite", (s): IDBRequest<any> => {
+    const name = `${machine} ${session}`;
+    const r = s.get(name);
+    r.onsuccess = () => typeof r.result == "string" && text.startsWith(r.result) && s.delete(name);
+    return r;
   });
 
 export const dropReply = (machine: string, session: string, key: string): Promise<unknown> => run("drafts", "readwrite", (s) => s.delete(`${machine} ${session} ${key}`));

@@ -38,14 +38,23 @@ const SAID = 5000;
 /** A message waits so long for the browser's storage, ms; one that is never kept is better than one that is never sent. */
 const STORE = 1000;
 
+/**
+ * Codes that a machine gives after it has looked for a message's key and has not
+ * found it. Any other refusal of one that was sent before says nothing about the
+ * first time: the connection had gone again, or the machine was busy or ending.
+ */
+const NEW_THERE = new Set(["no-session", "dialog-open", "composer", "no-composer", "password"]);
+
 /** Sending it again types nothing twice. */
 export const safeAgain = (r: Reply, now = Date.now()): boolean => !!r.text && (r.state == "failed" || (r.state == "lost" && now - r.at < KNOWN));
 
 /** The machine, this browser's storage, and the time. */
 export interface Ways {
   request: typeof request;
-  /** clear: the draft that it was written as goes in the same act. */
-  keep(machine: string, session: string, r: KeptReply, clear: boolean): Promise<unknown>;
+  /** Whether it is kept. clear: the draft that it was written as goes in the same act. */
+  keep(machine: string, session: string, r: KeptReply, clear: boolean): Promise<boolean>;
+  /** The draft goes, where it still is this text or its beginning. */
+  clear(machine: string, session: string, text: string): Promise<unknown>;
   drop(machine: string, session: string, key: string): Promise<unknown>;
   kept(machine: string, session: string): Promise<KeptReply[]>;
   now(): number;
@@ -73,8 +82,8 @@ export class Outbox {
   }
 
   /** clear: the draft it was written as goes when it is kept. */
-  private keep(r: Reply, clear = false): Promise<unknown> {
-    if (r.secret) return Promise.resolve();
+  private keep(r: Reply, clear = false): Promise<boolean> {
+    if (r.secret) return Promise.resolve(true);
     const { key, text, at, words, code, append } = r;
     const state = r.state == "unconfirmed" || r.state == "failed" || r.state == "composer" ? r.state : "lost";
     return this.how.keep(this.machine, this.session, { key, text, at, state, words, code, append }, clear);
@@ -84,18 +93,20 @@ export class Outbox {
   send(text: string, secret = false): Promise<void> {
     const r: Reply = { key: newKey(), text: secret ? "" : text, at: this.how.now(), state: "sending", words: "", code: "", append: false, secret, found: false };
     this.shown.set((all) => [...all.filter((x) => x.state != "accepted"), r]);
-    return this.deliver(r, text, true);
+    return this.deliver(r, text, true, false);
   }
 
   /** The same message once more; append: behind what stands in the input box. */
   async again(key: string, append = false): Promise<void> {
     const r = this.shown.value.find((x) => x.key == key);
-    if (r?.text) await this.deliver(this.change(r, { state: "sending", words: "", code: "", append: append || r.append, found: false }), r.text);
+    if (r?.text) await this.deliver(this.change(r, { state: "sending", words: "", code: "", append: append || r.append, found: false }), r.text, false, r.state == "lost");
   }
 
-  private async deliver(r: Reply, text: string, clear = false): Promise<void> {
+  /** doubt: it was sent before, and may have arrived. */
+  private async deliver(r: Reply, text: string, clear: boolean, doubt: boolean): Promise<void> {
     let late: ReturnType<typeof setTimeout> | undefined;
-    await Promise.race([this.keep(r, clear), new Promise((go) => (late = setTimeout(go, STORE)))]);
+    const keeping = this.keep(r, clear);
+    await Promise.race([keeping, new Promise((go) => (late = setTimeout(go, STORE)))]);
     clearTimeout(late);
     const params = { session: this.session, key: r.key, text, ...(r.append && { append: true }), ...(r.secret && { secret: true }) };
     try {
@@ -103,16 +114,24 @@ export class Outbox {
       const now = this.change(r, { state: out.state, words: oneLine(out.state == "accepted" ? out.evidence : out.reason) });
       if (out.state != "accepted") return void (await this.keep(now));
       void this.how.drop(this.machine, this.session, r.key);
+      // Storage that is full has kept neither, and takes things away all the same.
+      void keeping.then((kept) => kept || this.how.clear(this.machine, this.session, text));
       setTimeout(() => this.hide(r.key), SAID);
     } catch (e) {
       const why = e instanceof Refused ? e : new Refused("failed", String(e));
-      if (why.code == "lost") this.change(r, { state: "lost" });
+      if (why.code == "lost" || (doubt && !NEW_THERE.has(why.code))) this.change(r, { state: "lost" });
       else await this.keep(this.change(r, why.code == "composer" ? { state: "composer", words: oneLine(why.text) } : { state: "failed", words: oneLine(why.message), code: why.code }));
     }
   }
 
   private hide(key: string): void {
     this.shown.set((all) => all.filter((r) => r.key != key));
+  }
+
+  /** Another page has done with it: it was accepted there, or put away. One that this page is sending has an end of its own. */
+  gone(key: string): void {
+    const r = this.shown.value.find((x) => x.key == key);
+    if (r?.found) this.hide(key);
   }
 
   /** The person has done with it. */

@@ -136,10 +136,11 @@ const create = (id: string): Remote => {
         told = "";
         lookSoon();
         return write();
+      // What follows after all was lost is not to be known, until a new connection tells all.
       case "sessionChanged":
-        return change(m.session.id, m.session, m.at);
+        return known.value.live ? change(m.session.id, m.session, m.at) : undefined;
       case "sessionGone":
-        return change(m.session, undefined, m.at);
+        return known.value.live ? change(m.session, undefined, m.at) : undefined;
       case "sessionsClosed": {
         // While it was live it was true until now.
         const asOf = known.value.live ? Date.now() : known.value.asOf;
