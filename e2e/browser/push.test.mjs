@@ -281,3 +281,25 @@ test("turned off, nobody is called", async () => {
   assert.deepEqual(service.messages, []);
   assert.doesNotMatch(scene.holdfast(up, "doctor"), /notifies/);
 });
+
+test("of a machine that lets the device in no more no notification is left", async () => {
+  await go("#/notifications");
+  await page.getByRole("button", { name: "Turn on" }).tap();
+  await page.locator('[data-machine="mini"][data-push="on"]').waitFor({ timeout: 15_000 });
+  // One of a session that this device did not know, as far as it knows whose it is; and another machine's.
+  await page.evaluate(async () => {
+    const db = await new Promise((done) => (indexedDB.open("holdfast.push").onsuccess = (e) => done(e.target.result)));
+    const [{ as }] = await new Promise((done) => (db.transaction("machines").objectStore("machines").getAll().onsuccess = (e) => done(e.target.result)));
+    db.close();
+    const r = await navigator.serviceWorker.ready;
+    for (const n of await r.getNotifications()) n.close();
+    await r.showNotification("mini", { tag: "more", data: { as, name: "", done: false, hash: "#/" } });
+    await r.showNotification("attic", { tag: "attic", data: { as: "another", name: "", done: false, hash: "#/" } });
+  });
+  await shown((n) => n.tag == "more");
+  scene.holdfast(up, "devices", "revoke", "Android, Chrome");
+  await go("#/");
+  await page.locator("[data-out]").waitFor({ timeout: 20_000 });
+  await until(async () => (await notifications()).every((n) => n.tag != "more"), async () => JSON.stringify(await notifications()));
+  assert.deepEqual((await notifications()).map((n) => n.tag), ["attic"]);
+});

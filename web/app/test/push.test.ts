@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { cacheOf, left } from "../src/push/files.js";
+import { cacheOf, left, windowsOf } from "../src/push/files.js";
 import { base64url, namer, readMessage } from "../src/push/message.js";
 import { renew, tells, type Renewal } from "../src/push/renew.js";
 import { show, type Shown } from "../src/push/show.js";
@@ -98,6 +98,11 @@ test("two exports of the page on one origin leave each other's files alone", () 
   assert.equal(new Set(names).size, names.length);
   assert.deepEqual(left(names, a, "2"), [cacheOf(a, "1")]);
   assert.deepEqual(left(names, b, "1"), []);
+});
+
+test("a tap on a notification leads to a window of this page, and to no other of its origin", () => {
+  const all = ["https://x.example/a/#/m/1", "https://x.example/a/index.html#/", "https://x.example/a/b/#/", "https://x.example/", "https://x.example/a/v1?x=/a/", "https://x.example/a", "about:blank"].map((url) => ({ url }));
+  assert.deepEqual(windowsOf(all, "https://x.example/a/").map((w) => w.url), ["https://x.example/a/#/m/1", "https://x.example/a/index.html#/"]);
 });
 
 test("a subscription that the browser has changed is made anew with the same key, and machines are to be told", async () => {

@@ -2,7 +2,7 @@
 // the keys for it, and every machine told of it over SSH. Loaded when they are on
 // or the person looks at their settings.
 
-import { restarts } from "../machines.js";
+import { onLose, restarts } from "../machines.js";
 import { isObject, Refused, text } from "../sessions/model.js";
 import { knownOf, request } from "../sessions/remote.js";
 import type { MachineView } from "../store/db.js";
@@ -184,3 +184,5 @@ export const test = async (id: string): Promise<void> => {
 };
 
 restarts.subscribe(() => given.clear());
+// Its name in messages went with it; the next one is new to the machine.
+onLose((id) => given.delete(id));

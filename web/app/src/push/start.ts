@@ -4,7 +4,7 @@
 
 import { known, onLose } from "../machines.js";
 import { knownOf, onLook } from "../sessions/remote.js";
-import { pushChanged } from "./kept.js";
+import { pushChanged, pushMachines } from "./kept.js";
 import { createStore } from "../store/state.js";
 import type { Shown } from "./show.js";
 
@@ -54,6 +54,17 @@ const tidy = async (machine?: string, sessions: readonly string[] = []): Promise
   }
 };
 
+/** No notification of this machine is left, also not of sessions that this device does not know. */
+const closeAll = async (id: string): Promise<void> => {
+  // Read first: what it is called in messages is about to be forgotten.
+  const [called, all] = await Promise.all([pushMachines().catch(() => []), notifications()]);
+  const as = called.find((m) => m.id == id)?.as;
+  for (const n of all) {
+    const d = n.data as Shown | null;
+    if (d?.hash?.startsWith(`#/m/${id}/`) || (as && d?.as == as)) n.close();
+  }
+};
+
 export const startPush = (): void => {
   if (!navigator.serviceWorker) return;
   navigator.serviceWorker.addEventListener("message", ({ data }: MessageEvent<{ op?: unknown; hash?: unknown }>) => {
@@ -64,7 +75,7 @@ export const startPush = (): void => {
   onLook((machine, sessions) => void tidy(machine, sessions).catch(() => undefined));
   document.addEventListener("visibilitychange", () => document.visibilityState == "visible" && void tidy().catch(() => undefined));
   void tidy().catch(() => undefined);
-  onLose((id) => void notifications().then((all) => all.forEach((n) => (n.data as Shown | null)?.hash.startsWith(`#/m/${id}/`) && n.close()), () => undefined));
+  onLose((id) => void closeAll(id).catch(() => undefined));
 
   const live = new Map<string, boolean>();
   const watched = new Set<string>();

@@ -3,7 +3,7 @@
 // one in use and waits until no page is open any more: an update interrupts
 // nobody. Nothing but the page's files ever passes through here.
 
-import { cacheOf, left } from "./files.js";
+import { cacheOf, left, windowsOf } from "./files.js";
 import { keepPushChanged, pushDevice } from "./kept.js";
 import { renew, type Renewal } from "./renew.js";
 import { show, type Shown } from "./show.js";
@@ -50,6 +50,8 @@ scope.addEventListener("fetch", (e: Event & { request: Request; respondWith(r: P
   e.respondWith(caches.open(CACHE).then((c) => c.match(root + name)).then((r) => r ?? fetch(request)));
 });
 
+const pages = async (): Promise<Page[]> => windowsOf(await scope.clients.matchAll({ type: "window", includeUncontrolled: true }), root);
+
 const badge = (n: number): void => void (n ? scope.navigator.setAppBadge?.(n) : scope.navigator.clearAppBadge?.())?.catch(() => undefined);
 
 /** One after the other: two at once would each see the notifications that the other is about to change. */
@@ -68,7 +70,7 @@ scope.addEventListener("pushsubscriptionchange", (e: Waiting & { newSubscription
       keepChanged: keepPushChanged,
       subscribe: (o) => scope.registration.pushManager.subscribe(o),
       async tell() {
-        for (const page of await scope.clients.matchAll({ type: "window", includeUncontrolled: true })) page.postMessage({ op: "renewed" });
+        for (const page of await pages()) page.postMessage({ op: "renewed" });
       },
     }),
   );
@@ -79,7 +81,7 @@ scope.addEventListener("notificationclick", (e: Waiting & { notification: { data
   notification.close();
   const hash = notification.data?.hash ?? "#/";
   e.waitUntil(
-    scope.clients.matchAll({ type: "window", includeUncontrolled: true }).then(async (all) => {
+    pages().then(async (all) => {
       const page = all.find((c) => c.visibilityState == "visible") ?? all[0];
       if (!page) return scope.clients.openWindow(root + hash);
       page.postMessage({ op: "go", hash });
