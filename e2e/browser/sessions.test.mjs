@@ -57,6 +57,15 @@ test("a draft outlives a reload", async () => {
   await page.reload();
   await until(async () => (await field.inputValue()) == "not sent yet", () => field.inputValue());
   await field.fill("");
+  // A page that the system kills has no other time to say that it was taken away.
+  const drafts = () =>
+    page.evaluate(async () => {
+      const db = await new Promise((done) => (indexedDB.open("holdfast.sessions").onsuccess = (e) => done(e.target.result)));
+      const all = await new Promise((done) => (db.transaction("drafts").objectStore("drafts").getAll().onsuccess = (e) => done(e.target.result)));
+      db.close();
+      return all;
+    });
+  await until(async () => !(await drafts()).includes("not sent yet"), async () => JSON.stringify(await drafts()));
   await page.getByLabel("Terminal", { exact: true }).tap();
   // Asked of the page itself: after a reload in this page waitForSelector of the driver sees nothing.
   await until(() => page.evaluate(() => document.querySelector(".screen")?.dataset.phase == "open"));

@@ -47,7 +47,7 @@ export const Composer = ({ machine, session, name, live, password, focus }: { ma
     };
   }, [machine, session]);
   useEffect(() => {
-    if (!unwritten.current) return;
+    if (unwritten.current === undefined) return;
     const timer = setTimeout(write, WRITE);
     return () => clearTimeout(timer);
   }, [text]);

@@ -37,6 +37,10 @@ export const PairScreen = () => {
   /** A link of another relay than this page's, until the person has said whether it is meant. */
   const [foreign, setForeign] = useState<{ link: string; relay: string; machine: string }>();
 
+  const question = useRef<HTMLElement>(null);
+  // It takes the place of the form, in which the focus was.
+  useEffect(() => question.current?.focus(), [foreign]);
+
   const begin = async (text: string) => {
     setFault(undefined);
     // One that cannot be read is told apart where it is used.
@@ -89,7 +93,7 @@ export const PairScreen = () => {
           </section>
         )}
         {foreign && (
-          <section class="note" role="alert" data-relay={foreign.relay}>
+          <section class="note" role="alert" data-relay={foreign.relay} tabIndex={-1} ref={question}>
             <p>
               <strong>{t("pairForeign")}</strong>
             </p>
