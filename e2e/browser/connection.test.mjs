@@ -210,6 +210,9 @@ test("of a machine that lets the device in no more nothing is shown, and what wa
   await page.locator("textarea.message").fill("what I meant to say");
   await page.evaluate((id) => (location.hash = `#/m/${id}/shell`), id);
   await page.waitForSelector('.screen[data-phase="open"]', { timeout: 20_000 });
+  await prompt(page);
+  await line(page, "echo hush-$((6*7))");
+  await shows(page, "hush-42");
   /** What this browser keeps of sessions. */
   const kept = () =>
     page.evaluate(async () => {
@@ -236,6 +239,7 @@ test("of a machine that lets the device in no more nothing is shown, and what wa
   const [{ sessions: told }] = JSON.parse((await kept()).lists);
   execFileSync(binary, ["devices", "revoke", "--state", up.state, "Android, Chrome"], { env: scene.env() });
   await page.waitForSelector("[data-out]", { timeout: 10_000 });
+  await until(async () => !(await page.innerText("main")).includes("secretive"), () => page.innerText("main"));
   // What was on its way to the page when it lost everything is not kept either.
   for (const p of [page, tab]) {
     await p.evaluate((session) => {
@@ -247,6 +251,11 @@ test("of a machine that lets the device in no more nothing is shown, and what wa
   assert.equal(await tab.locator("li[data-session]").count(), 0);
   await page.evaluate(() => (location.hash = "#/"));
   const note = page.locator("[data-out]");
+  await note.waitFor();
+  await page.evaluate((id) => (location.hash = `#/m/${id}/shell`), id);
+  await page.locator(".xterm-rows").waitFor();
+  await until(async () => !(await text(page)).includes("hush"), () => text(page));
+  await page.evaluate(() => (location.hash = "#/"));
   await note.waitFor();
   assert.match(await note.innerText(), /access was revoked/);
   assert.equal(await row.count(), 0);

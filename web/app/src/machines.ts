@@ -132,11 +132,12 @@ export const connectionOf = (id: string): Connection => {
   const hear = (m: Tell) => {
     switch (m.op) {
       case "state":
-        judge(id, state.value, m.state);
-        return state.set(m.state);
-      case "sessionsState":
-        judge(id, sessionsState.value, m.state);
-        return sessionsState.set(m.state);
+      case "sessionsState": {
+        const of = m.op == "state" ? state : sessionsState;
+        const before = of.value;
+        of.set(m.state);
+        return judge(id, before, m.state);
+      }
       case "opened":
         return terminals.get(m.term)?.opened(m.again);
       case "detached":
@@ -294,11 +295,13 @@ const lose = async (id: string): Promise<void> => {
  * this device is not to. What the person wrote goes when the person says so.
  */
 const shutOut = async (id: string, by: Out["by"]): Promise<void> => {
-  if (known.value?.find((m) => m.id == id)?.out?.by == by) return;
+  const said = known.value?.find((m) => m.id == id)?.out?.by == by;
   const out = { by, at: Date.now() };
   // On the screen at once, however long the browser's storage takes.
-  known.set((all) => all?.map((m) => (m.id == id ? { ...m, out } : m)));
+  if (!said) known.set((all) => all?.map((m) => (m.id == id ? { ...m, out } : m)));
+  // Also where that is no news: another of its connections may have ended only now.
   await lose(id);
+  if (said) return;
   await dropPushMachine(id).catch(() => undefined);
   await changeMachine(id, { out });
   pages?.postMessage({ out: id });

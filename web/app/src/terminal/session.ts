@@ -12,7 +12,7 @@ import { UnicodeGraphemesAddon } from "@xterm/addon-unicode-graphemes";
 import { WebLinksAddon } from "@xterm/addon-web-links";
 import { Terminal } from "@xterm/xterm";
 import "@xterm/xterm/css/xterm.css";
-import { connectionOf, known, type RemoteTerminal } from "../machines.js";
+import { connectionOf, known, onLose, type RemoteTerminal } from "../machines.js";
 import { MAX_FONT, MIN_FONT, prefs, setPrefs } from "../store/prefs.js";
 import { createStore, type Store } from "../store/state.js";
 import type { Ending, Program } from "../worker/messages.js";
@@ -442,6 +442,15 @@ export class Session {
     }
   }
 
+  /** Nothing of what it showed is left. */
+  wipe(): void {
+    this.shown = false;
+    this.whole.clear();
+    this.patch({ title: "", clipboard: undefined, link: undefined, paste: undefined, sheet: undefined, restored: undefined });
+    // After what is still being written to it.
+    this.term.write("", () => this.term.reset());
+  }
+
   dispose(): void {
     sessionStorage.removeItem(keptName(this.key));
     clearTimeout(this.settle);
@@ -463,6 +472,12 @@ export const sessionOf = (machine: string, program: Program): Session => {
   if (!s) sessions.set(key, (s = new Session(machine, program, key)));
   return s;
 };
+
+// Screens of a machine that lets this device in no more go, unless the one for
+// terminals still does: its own sshd is asked about keys for itself.
+onLose((id) => {
+  for (const s of sessions.values()) if (s.machine == id && connectionOf(id).state.value.phase != "up") s.wipe();
+});
 
 export const endSession = (s: Session): void => {
   for (const [key, x] of sessions) if (x == s) sessions.delete(key);

@@ -66,7 +66,7 @@ const Known = ({ m }: { m: MachineView }) => {
         {m.out ? <Out machine={m} now={now} gone={() => go({ at: "home" }, true)} retry={state.phase == "stopped" ? () => connection.retry() : undefined} /> : <Trouble id={m.id} />}
         {!m.out && <SessionList machines={[m]} />}
         {!shell && <p class="note">{t("noShell")}</p>}
-        {shell && (
+        {shell && (up || !m.out) && (
           <>
             <p>
               <a class="button wide" href={href({ at: "shell", id: m.id })}>
