@@ -1,6 +1,7 @@
 package sessions
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -74,7 +75,7 @@ func (c *Show) conversation(ctx context.Context, a *console.App, t source.Target
 	if err := l.Call(ctx, proto.OpConversation, r, &page, nil); err != nil {
 		return err
 	}
-	if err := c.print(a, page.Items); err != nil {
+	if err := c.print(a, t, page.Items); err != nil {
 		return err
 	}
 	if !a.JSON && c.Before == "" {
@@ -106,7 +107,7 @@ func (c *Show) conversation(ctx context.Context, a *console.App, t source.Target
 			if err := json.Unmarshal(m, &change); err != nil {
 				return fmt.Errorf("read the conversation: %w", err)
 			}
-			if err := c.print(a, change.Items); err != nil {
+			if err := c.print(a, t, change.Items); err != nil {
 				return err
 			}
 		}
@@ -165,7 +166,7 @@ func (c *Show) search(ctx context.Context, a *console.App, t source.Target, l *s
 	return nil
 }
 
-func (c *Show) print(a *console.App, items []conversation.Item) error {
+func (c *Show) print(a *console.App, t source.Target, items []conversation.Item) error {
 	for _, it := range items {
 		if a.JSON {
 			if err := a.Emit(it); err != nil {
@@ -173,15 +174,15 @@ func (c *Show) print(a *console.App, items []conversation.Item) error {
 			}
 			continue
 		}
-		a.Say("%s\n", itemText(it))
+		a.Say("%s\n", itemText(t.Session.Tool, it))
 	}
 	return nil
 }
 
-// itemText is one item for a person.
-func itemText(it conversation.Item) string {
+// itemText is one item for a person; tool is whose conversation it is.
+func itemText(tool string, it conversation.Item) string {
 	head := map[item.Kind]string{
-		item.User: "you", item.Queued: "you (queued)", item.Text: "tool", item.Thinking: "thinking",
+		item.User: "you", item.Queued: "you (queued)", item.Text: cmp.Or(source.Plain(tool, 40), "answer"), item.Thinking: "thinking",
 		item.Ask: "question", item.Fault: "error", item.Limit: "limit", item.Compaction: "compaction",
 		item.Interrupted: "interrupted", item.Command: "command", item.Notice: "notice", item.Picture: "image",
 	}[it.Kind]
@@ -192,15 +193,15 @@ func itemText(it conversation.Item) string {
 		head = it.Time.Local().Format("2006-01-02 15:04:05") + "  " + head
 	}
 	var b strings.Builder
-	if tool := it.Tool; tool != nil {
-		fmt.Fprintf(&b, "%s  %s %s (%s)", head, source.Plain(tool.Name, 60), source.Plain(tool.Title, 200), source.Plain(string(tool.Status), 20))
-		for _, d := range tool.Diff {
+	if call := it.Tool; call != nil {
+		fmt.Fprintf(&b, "%s  %s %s (%s)", head, source.Plain(call.Name, 60), source.Plain(call.Title, 200), source.Plain(string(call.Status), 20))
+		for _, d := range call.Diff {
 			fmt.Fprintf(&b, "\n  %s  +%d -%d", source.Plain(d.Path, 200), d.Added, d.Removed)
 			for _, h := range d.Hunks {
 				b.WriteString("\n" + source.Block(strings.Join(h.Lines, "\n")))
 			}
 		}
-		body(&b, tool.Output)
+		body(&b, call.Output)
 		return b.String()
 	}
 	b.WriteString(head)
@@ -268,7 +269,7 @@ func conversationLines(ctx context.Context, t source.Target, l *source.Link) ([]
 	}
 	var out []string
 	for _, it := range page.Items {
-		out = append(out, strings.Split(itemText(it)+"\n", "\n")...)
+		out = append(out, strings.Split(itemText(t.Session.Tool, it)+"\n", "\n")...)
 	}
 	return out, nil
 }
