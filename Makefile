@@ -24,6 +24,7 @@ build: $(BIN) ## build bin/holdfast
 
 # go decides what is up to date, so the target is phony.
 $(BIN): web
+	@[ -e $(BIN) ] || echo "building $(BIN): the first time takes a minute or two"
 	$(GO) build -trimpath -o $(BIN) ./cmd/holdfast
 
 web: ## build the page for phones, which the program serves; says its digest
