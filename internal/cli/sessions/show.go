@@ -1,7 +1,6 @@
 package sessions
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"holdfast/internal/cli/sessions/source"
 	"holdfast/internal/console"
 	"holdfast/internal/session/conversation"
-	"holdfast/internal/session/conversation/item"
 	"holdfast/internal/session/conversation/scrollback"
 	"holdfast/internal/session/proto"
 )
@@ -174,60 +172,9 @@ func (c *Show) print(a *console.App, t source.Target, items []conversation.Item)
 			}
 			continue
 		}
-		a.Say("%s\n", itemText(t.Session.Tool, it))
+		a.Say("%s\n", source.ItemText(t.Session.Tool, it))
 	}
 	return nil
-}
-
-// itemText is one item for a person; tool is whose conversation it is.
-func itemText(tool string, it conversation.Item) string {
-	head := map[item.Kind]string{
-		item.User: "you", item.Queued: "you (queued)", item.Text: cmp.Or(source.Plain(tool, 40), "answer"), item.Thinking: "thinking",
-		item.Ask: "question", item.Fault: "error", item.Limit: "limit", item.Compaction: "compaction",
-		item.Interrupted: "interrupted", item.Command: "command", item.Notice: "notice", item.Picture: "image",
-	}[it.Kind]
-	if head == "" {
-		head = source.Plain(string(it.Kind), 20)
-	}
-	if !it.Time.IsZero() {
-		head = it.Time.Local().Format("2006-01-02 15:04:05") + "  " + head
-	}
-	var b strings.Builder
-	if call := it.Tool; call != nil {
-		fmt.Fprintf(&b, "%s  %s %s (%s)", head, source.Plain(call.Name, 60), source.Plain(call.Title, 200), source.Plain(string(call.Status), 20))
-		for _, d := range call.Diff {
-			fmt.Fprintf(&b, "\n  %s  +%d -%d", source.Plain(d.Path, 200), d.Added, d.Removed)
-			for _, h := range d.Hunks {
-				b.WriteString("\n" + source.Block(strings.Join(h.Lines, "\n")))
-			}
-		}
-		body(&b, call.Output)
-		return b.String()
-	}
-	b.WriteString(head)
-	body(&b, it.Body)
-	for _, q := range it.Questions {
-		b.WriteString("\n" + source.Block(q.Text))
-		for _, o := range q.Options {
-			b.WriteString("\n    - " + source.Plain(o.Label, 200))
-		}
-		if q.Answer != "" {
-			b.WriteString("\n  answer: " + source.Plain(q.Answer, 400))
-		}
-	}
-	for _, im := range it.Images {
-		fmt.Fprintf(&b, "\n  [image %s %s, %d bytes]", source.Plain(im.MediaType, 40), source.Plain(im.Name, 200), im.Bytes)
-	}
-	return b.String()
-}
-
-func body(b *strings.Builder, t conversation.BodyText) {
-	if t.Text != "" {
-		b.WriteString("\n" + source.Block(t.Text))
-	}
-	if t.Blob != "" {
-		fmt.Fprintf(b, "\n  [… %d bytes in all]", t.Bytes)
-	}
 }
 
 func (c *Show) scrollback(ctx context.Context, a *console.App, t source.Target, l *source.Link) error {
@@ -269,7 +216,7 @@ func conversationLines(ctx context.Context, t source.Target, l *source.Link) ([]
 	}
 	var out []string
 	for _, it := range page.Items {
-		out = append(out, strings.Split(itemText(t.Session.Tool, it)+"\n", "\n")...)
+		out = append(out, strings.Split(source.ItemText(t.Session.Tool, it)+"\n", "\n")...)
 	}
 	return out, nil
 }
