@@ -562,6 +562,10 @@ func TestCodex(t *testing.T) {
 
 	p.asksTheSameTwice("bash date >> same.txt then bash date >> same.txt", "y")
 	p.asksTheSameTwice("twice bash date >> same.txt; sleep 3", "y")
+	// Here the dialog leaves no room for what Codex says was answered.
+	p.do("resize-window", "-t", "="+p.name+":", "-x", "40", "-y", "14")
+	p.asksTheSameTwice("twice bash date >> same.txt; sleep 3", "y")
+	p.do("resize-window", "-t", "="+p.name+":", "-x", "100", "-y", "40")
 
 	p.reply("do: wait 60 say Too late.")
 	p.untilIs("working")

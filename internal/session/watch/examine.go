@@ -115,6 +115,7 @@ func (p *pane) examine(ctx context.Context) {
 	running.Take(l)
 	var shown *tmux.Screen
 	var reading screen.Reading
+	var where spot
 	if need&needScreen != 0 && !silent && !list.Dead {
 		if s, err := p.server.tmux.Capture(ctx, list.ID, tmux.CaptureOptions{}); err == nil {
 			shown, reading = &s, screen.Read(facts.Tool, screen.Screen{
@@ -122,6 +123,7 @@ func (p *pane) examine(ctx context.Context) {
 				Editing: running.AtPrompt(),
 			})
 			dialog = reading.Dialog != nil
+			where = spotOf(&s, reading, facts, list.TTY)
 		}
 	}
 	if need&needScreen != 0 && facts.Known && (dialog || prev.Ref.How != "id") {
@@ -148,7 +150,7 @@ func (p *pane) examine(ctx context.Context) {
 		p.filesLocked(*found, facts)
 	}
 	if shown != nil {
-		p.screenLocked(shown, reading, now)
+		p.screenLocked(reading, where, now)
 	}
 	first := !p.examined
 	p.judgeLocked()
@@ -232,7 +234,7 @@ func (p *pane) runningLocked(l foreground.Look) {
 }
 
 // screenLocked takes in the screen that was read, and what it says.
-func (p *pane) screenLocked(s *tmux.Screen, r screen.Reading, now time.Time) {
+func (p *pane) screenLocked(r screen.Reading, where spot, now time.Time) {
 	facts := p.run.Facts
 	resting := now.Sub(p.heard.Output) >= p.settle()
 	if r.State == "" || facts.Shell && r.State != session.Waiting {
@@ -243,7 +245,6 @@ func (p *pane) screenLocked(s *tmux.Screen, r screen.Reading, now time.Time) {
 		return
 	}
 	sig := &judge.Signal{State: r.State, Kind: r.Kind, Detail: r.Detail, At: now, Checked: now, Tasks: r.BackgroundTasks > 0}
-	where := spotOf(s, r)
 	if r.Dialog != nil {
 		d := *r.Dialog
 		d.Digest = screen.Digest(p.id, facts.PID, facts.Tool, mark(facts, p.sources.Mark, where), &d)
@@ -262,28 +263,34 @@ func (p *pane) screenLocked(s *tmux.Screen, r screen.Reading, now time.Time) {
 // anew in the same place. Of amp and cursor no file is read.
 var fileMarks = map[string]bool{"claude": true, "codex": true, "gemini": true, "opencode": true, "amp": true, "cursor": true}
 
-// A spot is what the screen says of which dialog it is, beside its words.
+// A spot is what tells, beside words and files, which dialog a screen shows.
 type spot struct {
-	row      int // of the cursor, from the first line of the scrollback
-	answered int // as in screen.Reading
+	row      int    // of the cursor, from the first line of the scrollback
+	answered int    // as in screen.Reading
+	typed    string // as proc.Facts.Typed tells it
 }
 
-func spotOf(s *tmux.Screen, r screen.Reading) spot {
-	return spot{row: s.History + s.CursorY, answered: r.Answered}
+// spotOf is asked for after the screen was read: what was typed since makes it
+// another's.
+func spotOf(s *tmux.Screen, r screen.Reading, f proc.Facts, tty string) spot {
+	at := spot{row: s.History + s.CursorY, answered: r.Answered}
+	if r.Dialog != nil {
+		at.typed = f.Typed(f.TTY(tty))
+	}
+	return at
 }
 
 // mark tells dialogs with the same words apart: by the files of a tool, and by the
 // line that the question of any other program stands in, counted from the first
-// of the scrollback. Files do not tell that one of two calls at once was allowed
-// until it has run: Codex writes that above the next dialog.
+// of the scrollback. That is not enough where the screen is cleared in between, and
+// Codex's files do not tell that one of two calls at once was allowed until it has
+// run. But what asks again has taken an answer from the terminal, and Codex writes
+// it above the next dialog, where there is room.
 func mark(f proc.Facts, files string, at spot) string {
-	switch {
-	case !f.Known || !fileMarks[f.Tool]:
-		return "line " + strconv.Itoa(at.row)
-	case at.answered > 0:
-		return files + " after " + strconv.Itoa(at.answered)
+	if !f.Known || !fileMarks[f.Tool] {
+		files = "line " + strconv.Itoa(at.row)
 	}
-	return files
+	return files + " after " + strconv.Itoa(at.answered) + " " + at.typed
 }
 
 func dialogDigest(s *judge.Signal) string {

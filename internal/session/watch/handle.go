@@ -9,6 +9,7 @@ import (
 	"holdfast/internal/session/proc"
 	"holdfast/internal/session/screen"
 	"holdfast/internal/session/tmux"
+	"holdfast/internal/session/watch/sources"
 )
 
 // A Handle acts on one pane. It stays what it is for as long as the pane lives;
@@ -57,7 +58,7 @@ func (h *Handle) Look(ctx context.Context) (Look, error) {
 		h.w.mu.Unlock()
 		return Look{}, fmt.Errorf("look at session %s: %w", h.id, ErrNoSession)
 	}
-	list, src := p.list, p.sources
+	list, src, of := p.list, p.sources, p.run.Facts
 	h.w.mu.Unlock()
 	l, editing := Look{Dead: list.Dead}, false
 	var facts proc.Facts
@@ -79,8 +80,11 @@ func (h *Handle) Look(ctx context.Context) (Look, error) {
 	// is read for those. It is read after the screen, so that a dialog which went
 	// meanwhile has another.
 	if r := screen.Read(l.Tool, l.Screen); r.Dialog != nil {
+		if facts.PID != of.PID || facts.Start != of.Start {
+			src = sources.Sources{} // of a program that was there before
+		}
 		src = h.w.sources.Read(facts, h.pane, h.server.Socket(), src, true)
-		l.Mark = mark(facts, src.Mark, spotOf(&s, r))
+		l.Mark = mark(facts, src.Mark, spotOf(&s, r, facts, list.TTY))
 	}
 	return l, nil
 }

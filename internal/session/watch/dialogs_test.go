@@ -1,0 +1,68 @@
+package watch
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"holdfast/internal/session"
+	"holdfast/internal/session/screen"
+)
+
+// asks starts a script in a pane and returns its session as it waits.
+func asks(t *testing.T, script string) (testServer, *Watcher, session.Session) {
+	t.Helper()
+	dir := place(t)
+	path := filepath.Join(dir, "asks.sh")
+	if err := os.WriteFile(path, []byte("#!/bin/bash\n"+script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t, filepath.Join(dir, "s"), "asks", "exec "+path)
+	w, _ := start(t, Options{Sockets: []string{s.socket}})
+	got, _ := becomes(t, w, "asks", session.Waiting)
+	if got.Status.Dialog == nil {
+		t.Fatalf("no dialog: %+v", got.Status)
+	}
+	return s, w, got
+}
+
+// digestNow is what a tap is compared with.
+func digestNow(t *testing.T, w *Watcher, id session.ID) string {
+	t.Helper()
+	h, ok := w.Pane(id)
+	if !ok {
+		t.Fatal("no pane")
+	}
+	l, err := h.Look(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return screen.Digest(id, l.PID, l.Tool, l.Mark, screen.Read(l.Tool, l.Screen).Dialog)
+}
+
+// A script that clears the screen has each question in the same line.
+func TestTheSameQuestionInTheSameLine(t *testing.T) {
+	s, w, got := asks(t, `for i in 1 2 3 4; do clear; read -rp "Delete it? [y/N] " a; done; sleep 100`)
+	seen := map[string]int{}
+	for i := range 3 {
+		digest := got.Status.Dialog.Digest
+		if before, ok := seen[digest]; ok {
+			t.Fatalf("question %d has the digest of question %d", i, before)
+		}
+		seen[digest] = i
+		// It is the same for who looks at the pane later, and after what answers nothing.
+		s.run("send-keys", "-t", "%0", "y", "BSpace")
+		s.run("resize-window", "-t", "asks:", "-x", "100", "-y", "20")
+		other, stop := start(t, Options{Sockets: []string{s.socket}})
+		eventually(t, "the question", func() bool { return find(other, "asks").Status.State == session.Waiting })
+		if d := find(other, "asks").Status.Dialog; d == nil || d.Digest != digest || digestNow(t, w, got.ID) != digest {
+			t.Errorf("question %d is %s for one, %+v for another, and %s for a tap", i, digest, d, digestNow(t, w, got.ID))
+		}
+		stop()
+		s.run("send-keys", "-t", "%0", "y", "Enter")
+		eventually(t, "the next question", func() bool {
+			got = find(w, "asks")
+			return got.Status.Dialog != nil && got.Status.Dialog.Digest != digest
+		})
+	}
+}
