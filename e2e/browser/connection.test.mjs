@@ -187,7 +187,7 @@ test("devices are listed, and a revoked one is out at once and says so", async (
   await phone.page.waitForSelector('[data-why="close"][data-code="4401"]');
 });
 
-test("of a machine that lets the device in no more nothing is shown, and what was written goes when the person says so", { timeout: 60_000 }, async () => {
+test("of a machine that lets the device in no more nothing is shown, and what was written goes when the person says so", { timeout: 120_000 }, async () => {
   scene.tmux("-f", "/dev/null", "new-session", "-d", "-s", "secretive", "-x", "100", "-y", "30", "bash --norc");
   scene.later(() => scene.tmux("kill-server"));
   const up = await scene.up();

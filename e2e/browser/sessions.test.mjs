@@ -96,8 +96,14 @@ test("a message whose answer the page did not live to hear is found again, and t
   await receipt.waitFor({ timeout: 15_000 });
   assert.match(await receipt.innerText(), /echo once[^]*not known whether it arrived[^]*typed once at most/);
   assert.equal(await field.inputValue(), "");
+  // Another page of this browser shows it too, and hears that it is done.
+  const tab = await d.context.newPage();
+  await tab.goto(page.url());
+  await tab.locator('[data-receipt="lost"]').waitFor({ timeout: 15_000 });
   await receipt.getByText("Send again").tap({ timeout: 15_000 });
   await page.locator('[data-receipt="accepted"]').waitFor({ timeout: 15_000 });
+  await tab.locator("[data-receipt]").waitFor({ state: "detached", timeout: 15_000 });
+  await tab.close();
   assert.equal(times(), 1, pane());
   await page.reload();
   await row("shell").or(field).first().waitFor();
