@@ -93,8 +93,6 @@ export class Session {
   private behind = 0;
   /** What came in the present span, which began then, and in the one before. */
   private span = { at: 0, came: 0, before: 0 };
-  /** Bytes that are on the screen, and of which the Worker was not told. */
-  private unsaid = 0;
   private readonly whole = wholes();
 
   constructor(
@@ -209,9 +207,11 @@ export class Session {
 
   private start(): void {
     this.sent = { cols: this.term.cols, rows: this.term.rows };
-    this.unsaid = 0;
     this.whole.clear();
-    this.remote = connectionOf(this.machine).open(this.program, this.term.cols, this.term.rows, {
+    /** Bytes that are on the screen, and of which the Worker was not told. */
+    let unsaid = 0;
+    // Not this.remote: what the program before this one printed may still wait to be shown.
+    const remote: RemoteTerminal = connectionOf(this.machine).open(this.program, this.term.cols, this.term.rows, {
       opened: (again) => {
         // A size that changed while there was no connection was told to the Worker.
         this.patch({ phase: "open", again, ending: undefined, restored: undefined });
@@ -228,10 +228,10 @@ export class Session {
         this.behind += length;
         this.term.write(this.whole.next(data), () => {
           this.behind -= length;
-          this.unsaid += length;
-          if (this.behind > 0 && this.unsaid < SAID) return;
-          this.remote?.consumed(this.unsaid);
-          this.unsaid = 0;
+          unsaid += length;
+          if (this.behind > 0 && unsaid < SAID) return;
+          remote.consumed(unsaid);
+          unsaid = 0;
         });
       },
       dropped: (bytes) => this.patch({ unsent: this.state.value.unsent + bytes }),
@@ -244,6 +244,7 @@ export class Session {
         this.term.write("\x1b[!p\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?25h\x1b[0m\r\n");
       },
     });
+    this.remote = remote;
   }
 
   private count(bytes: number): void {
