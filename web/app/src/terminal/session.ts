@@ -19,6 +19,7 @@ import type { Ending, Program } from "../worker/messages.js";
 import { keptName, keyOf } from "./kept.js";
 import { MAX_PASTE, linesThatRun, pasteBytes } from "./paste.js";
 import { keyBytes, type Modifiers } from "./keys.js";
+import { OVER } from "./over.js";
 import { pace } from "./pace.js";
 import { dark, dimmed, light } from "./theme.js";
 import { bindTouch, type Touch } from "./touch.js";
@@ -240,8 +241,7 @@ export class Session {
         this.shown = false;
         sessionStorage.removeItem(keptName(this.key));
         this.patch({ phase: "ended", ending, clipboard: undefined });
-        // Whatever the program had set is over with it.
-        this.term.write("\x1b[!p\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?25h\x1b[0m\r\n");
+        this.term.write(OVER);
       },
     });
     this.remote = remote;

@@ -1,8 +1,9 @@
-// Output in pieces, as it reaches the screen.
+// Output as it stands on the screen: in pieces, and when its program is over.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import xterm from "@xterm/xterm";
+import { OVER } from "../src/terminal/over.js";
 import { begun, wholes } from "../src/terminal/whole.js";
 
 // Second or third bytes of 0x80 are in all but the first and the last.
@@ -48,4 +49,21 @@ test("what is no UTF-8 goes on, byte for byte, three bytes late at most", () => 
   whole.next(Uint8Array.of(0xe3, 0x80));
   whole.clear();
   assert.deepEqual([...whole.next(Uint8Array.of(0x61))], [0x61]);
+});
+
+test("what a program said last stands on the screen when it is over, also on a smaller one", async () => {
+  for (const [name, program, want] of [
+    ["a shell", "1\r\n2\r\n3\r\n4\r\nthe last", ["the last", ""]],
+    ["an editor", "1\r\n2\r\n3\r\n$ vi\x1b[?1049h\x1b[2J\x1b[H\x1b[?25l\x1b[1;31mtext", ["$ vi", ""]],
+  ] as const) {
+    const term = new xterm.Terminal({ cols: 20, rows: 5, allowProposedApi: true });
+    for (const piece of [program, OVER]) await new Promise<void>((done) => term.write(piece, done));
+    term.resize(20, 2);
+    const { active } = term.buffer;
+    assert.equal(active.type, "normal", name);
+    const line = (row: number) => active.getLine(active.baseY + row)!.translateToString(true);
+    assert.deepEqual([line(0), line(1)], want, name);
+    assert.deepEqual([active.cursorX, active.cursorY], [0, 1], name);
+    term.dispose();
+  }
 });
