@@ -4,8 +4,10 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"holdfast/internal/session"
+	"holdfast/internal/session/judge"
 	"holdfast/internal/session/screen"
 )
 
@@ -64,5 +66,30 @@ func TestTheSameQuestionInTheSameLine(t *testing.T) {
 			got = find(w, "asks")
 			return got.Status.Dialog != nil && got.Status.Dialog.Digest != digest
 		})
+	}
+}
+
+// What waits is told to wait by the very first word, also where something is drawn
+// while that look is taken: a title that blinks goes on for as long as it waits.
+func TestTheFirstWordOfWhatMoves(t *testing.T) {
+	_, w, got := asks(t, `read -rp "Delete it? [y/N] " a`)
+	w.mu.Lock()
+	p := w.panes[got.ID]
+	p.examined, p.screen, p.before = false, shot{}, session.Status{State: session.Unknown}
+	p.heard.Output = time.Now().Add(time.Hour)
+	// The file of a tool that asks says still that it works.
+	p.sources.Transcript = &judge.Signal{State: session.Working, At: time.Now().Add(-time.Minute)}
+	p.need = 0
+	p.dueLocked(time.Now(), needScreen)
+	w.mu.Unlock()
+	var first session.Status
+	eventually(t, "the first word", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		first = p.shown.Status
+		return p.examined
+	})
+	if first.State != session.Waiting || first.Dialog == nil || first.Dialog.Digest != got.Status.Dialog.Digest {
+		t.Errorf("%+v", first)
 	}
 }

@@ -149,10 +149,17 @@ func (p *pane) examine(ctx context.Context) {
 	if found != nil {
 		p.filesLocked(*found, facts)
 	}
+	unread := p.screen.at.IsZero()
 	if shown != nil {
 		p.screenLocked(reading, where, now)
 	}
+	// A dialog that is found in motion is looked for once more before the first word:
+	// a program may blink in its title for as long as it waits.
 	first := !p.examined
+	if first && unread && reading.Dialog != nil && !p.screen.trusted {
+		p.dueLocked(now.Add(asked), needScreen)
+		return
+	}
 	p.judgeLocked()
 	if first {
 		p.examined = true
