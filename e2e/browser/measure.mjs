@@ -98,6 +98,8 @@ try {
           }
           await d.go("about:blank");
           await sleep(500);
+          // No connection is left from before.
+          await path.tell("cut");
           await d.go(`http://${path.addr}/#/`);
           await d.until(() => globalThis.__list?.live);
           const at = await d.run(() => globalThis.__list);

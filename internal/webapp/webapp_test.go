@@ -201,9 +201,10 @@ func TestTheBuiltPage(t *testing.T) {
 	if Digest() == "" {
 		t.Error("the page shows no digest")
 	}
-	for _, m := range regexp.MustCompile(`<(script|style)\b[^>]*>`).FindAllString(string(page), -1) {
+	// The page's style stands in it, which the policy lets in; a script may not.
+	for _, m := range regexp.MustCompile(`<script\b[^>]*>`).FindAllString(string(page), -1) {
 		if !strings.Contains(m, "src=") {
-			t.Errorf("inline element %s", m)
+			t.Errorf("inline script %s", m)
 		}
 	}
 	for _, m := range regexp.MustCompile(`(?:src|href)="([^"]*)"`).FindAllStringSubmatch(string(page), -1) {

@@ -47,7 +47,7 @@ export const createSessions = (tell: (m: SessionsTell) => void, o: { program: st
       c = await on.openSession();
       if (ssh != on || !wanted || channel) return c.close();
       channel = c;
-      await c.subsystem(SUBSYSTEM);
+      const asked = c.subsystem(SUBSYSTEM);
       const encoder = new TextEncoder();
       let queue = Promise.resolve();
       const p = createClient(
@@ -68,11 +68,13 @@ export const createSessions = (tell: (m: SessionsTell) => void, o: { program: st
         },
         { program: o.program },
       );
-      client = p;
       c.onData((data, stream) => {
         if (stream == "stdout" && channel == c) p.feed(data);
       });
       void c.exit.then(() => p.end());
+      // The hello is on its way by now: both sides say it without waiting, a round trip less.
+      await asked;
+      if (channel == c) client = p;
     } catch (e) {
       // A lost connection says so by itself.
       if (e instanceof SshError && e.code != "channel") return;
