@@ -35,6 +35,10 @@ const (
 	// descriptors, or from tmux 3.7 on a process of about 3 MB, most of it shared; a
 	// quiet one costs no time.
 	maxFollows = 100
+	// ending is how long a server may take to end after its socket has gone, and
+	// endingLook how often it is looked at meanwhile.
+	ending     = 2 * time.Second
+	endingLook = 50 * time.Millisecond
 	// silentRetry is the longest pause before a silent server is asked again.
 	silentRetry = 15 * time.Second
 )
@@ -109,10 +113,7 @@ func (s *Server) Run(ctx context.Context) {
 	pause := time.Second
 	for ctx.Err() == nil {
 		listed, err := s.watch(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if errors.Is(err, tmux.ErrGone) && !s.stillThere() {
+		if errors.Is(err, tmux.ErrGone) && !s.stillThere(ctx) || ctx.Err() != nil {
 			return
 		}
 		if listed {
@@ -130,11 +131,29 @@ func (s *Server) Run(ctx context.Context) {
 }
 
 // stillThere says that the server's process lives although nobody can connect:
-// its socket was deleted.
-func (s *Server) stillThere() bool {
+// its socket was deleted. One that is about to end has taken its socket away first.
+func (s *Server) stillThere(ctx context.Context) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.pid != 0 && proc.Alive(s.pid, s.start)
+	pid, start := s.pid, s.start
+	s.mu.Unlock()
+	return pid != 0 && outlives(ctx, pid, start, ending)
+}
+
+// outlives says that a process is there after a time; it asks until then.
+func outlives(ctx context.Context, pid int, start string, within time.Duration) bool {
+	for end := time.Now().Add(within); ; {
+		if !proc.Alive(pid, start) {
+			return false
+		}
+		if time.Now().After(end) {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return true
+		case <-time.After(endingLook):
+		}
+	}
 }
 
 // watch lists the server again and again; it returns with the reason why that
