@@ -31,6 +31,9 @@ export interface Link {
   forget(): void;
 }
 
+/** How often the two streams may take turns before there is a reader; within a turn everything is one piece. */
+const maxTurns = 1024;
+
 const wrong = (how: string) => new SshError("protocol", `the server broke the rules of a channel: ${how}`);
 
 export class SessionChannel implements Channel {
@@ -50,7 +53,8 @@ export class SessionChannel implements Channel {
 
   #handler: DataHandler | null = null;
   #unread: { until: Promise<void>; bytes: number } | null = null; // what the last promise stands for
-  #kept: [Bytes, "stdout" | "stderr"][] = []; // came before there was a reader
+  /** What came before there was a reader, joined as it comes: a message may hold one byte. */
+  #kept: { stream: "stdout" | "stderr"; bytes: Bytes; used: number }[] = [];
   #eofSent = false;
   #eofSeen = false;
   #closeSent = false;
@@ -140,7 +144,8 @@ export class SessionChannel implements Channel {
 
   onData(handler: DataHandler): void {
     this.#handler = handler;
-    for (const [data, stream] of this.#kept.splice(0)) this.#hand(data, stream);
+    for (const { stream, bytes, used } of this.#kept.splice(0))
+      for (let at = 0; at < used; at += maxDataBytes) this.#hand(bytes.slice(at, Math.min(at + maxDataBytes, used)), stream);
   }
 
   /** Does what one of the server's messages for this channel says. */
@@ -164,7 +169,7 @@ export class SessionChannel implements Channel {
         if (data.length == 0) return;
         if (this.#over || kind > stderrType) return this.#consume(data.length);
         const stream = kind == stderrType ? "stderr" : "stdout";
-        return this.#handler ? this.#hand(data, stream) : void this.#kept.push([data, stream]);
+        return this.#handler ? this.#hand(data, stream) : this.#keep(data, stream);
       }
       case msgEof:
         r.end();
@@ -261,6 +266,23 @@ export class SessionChannel implements Channel {
       this.#exit.lost = new SshError("channel", `reading what came: ${(cause as Error)?.message ?? cause}`, cause);
       this.close();
     }
+  }
+
+  #keep(data: Bytes, stream: "stdout" | "stderr"): void {
+    const last = this.#kept.at(-1);
+    if (last?.stream != stream) {
+      if (this.#kept.length == maxTurns) throw wrong("its streams take too many turns before anybody reads them");
+      this.#kept.push({ stream, bytes: data, used: data.length });
+      return;
+    }
+    const used = last.used + data.length;
+    if (used > last.bytes.length) {
+      const more = new Uint8Array(2 * used);
+      more.set(last.bytes.subarray(0, last.used));
+      last.bytes = more;
+    }
+    last.bytes.set(data, last.used);
+    last.used = used;
   }
 
   #hand(data: Bytes, stream: "stdout" | "stderr"): void {

@@ -49,6 +49,35 @@ test("what breaks the rules of a channel ends the connection", async () => {
   }
 });
 
+test("what comes before there is a reader is kept in few pieces, and in order", async () => {
+  const { peer, channel, number } = await withChannel();
+  const error = (bytes: string) => msg(95, u32(number), u32(1), str(bytes));
+  const answered = async () => {
+    peer.send(request(number, "keepalive@openssh.com", true));
+    await peer.receive();
+  };
+  const bytes = Buffer.from(Array.from({ length: 40_000 }, (_, i) => i % 251));
+  for (const b of bytes.subarray(0, 3000)) peer.send(data(number, Buffer.of(b)));
+  peer.send(data(number, bytes.subarray(3000, 20_000)));
+  peer.send(data(number, bytes.subarray(20_000)));
+  peer.send(error("first"));
+  peer.send(error(" second"));
+  peer.send(data(number, "last"));
+  await answered();
+  const got: [string, Uint8Array][] = [];
+  channel.onData((b, stream) => void got.push([stream, b]));
+  assert.deepEqual(got.map(([stream, b]) => `${stream} ${b.length}`), ["stdout 32704", "stdout 7296", "stderr 12", "stdout 4"]);
+  assert.deepEqual(Buffer.concat(got.slice(0, 2).map(([, b]) => b)), bytes);
+  assert.equal(Buffer.from(got[2]![1]).toString(), "first second");
+
+  const scene = await withChannel();
+  for (let i = 0; i < 600; i++) {
+    scene.peer.send(data(scene.number, "x"));
+    scene.peer.send(msg(95, u32(scene.number), u32(1), str("x")));
+  }
+  assert.equal((await scene.client.closed).code, "protocol");
+});
+
 test("what is unusual and allowed does not", async () => {
   const { peer, client, channel, number } = await withChannel();
   let out = "";

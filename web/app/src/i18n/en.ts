@@ -21,6 +21,7 @@ export const en = {
   noMachines: "No machine is paired with this device yet.",
   noMachinesHow: "On your machine run `holdfast up` (or `holdfast pair`), then scan its code with this device's camera, or paste the link here.",
   pairMachine: "Pair a machine",
+  pairAgain: "Pair again",
   devices: "Devices",
   about: "Settings and about",
   notPaired: "not paired with this device",

@@ -19,6 +19,7 @@ export const ja: Words = {
   noMachines: "この端末とペアリングされたマシンはまだありません。",
   noMachinesHow: "マシンで `holdfast up`(または `holdfast pair`)を実行し、表示されたコードをこの端末のカメラで読み取るか、リンクをここに貼り付けてください。",
   pairMachine: "マシンをペアリング",
+  pairAgain: "もう一度ペアリング",
   devices: "端末",
   about: "設定と情報",
   notPaired: "この端末とはペアリングされていません",

@@ -40,7 +40,7 @@ export const Out = ({ machine: m, now, gone, retry }: { machine: MachineView; no
       )}
       <div class="row">
         <a class="button" href={href({ at: "pair" })}>
-          {t("pairMachine")}
+          {t("pairAgain")}
         </a>
         {retry && (
           <button class="quiet" onClick={retry}>
