@@ -16,6 +16,10 @@ const (
 	// readyTime is how long a device waits for the first look at every tmux
 	// server. One that hangs must not keep the others' sessions from it.
 	readyTime = 3 * time.Second
+	// emptyTime is how long where nothing is known by then: no session is what a
+	// person would read in it. A server that gives no answer is known as such before,
+	// and whoever asks waits for 8 s.
+	emptyTime = 7 * time.Second
 	// freshTime bounds the look at a session after something was done there.
 	freshTime = 3 * time.Second
 )
@@ -77,9 +81,20 @@ func (p pane) Keys(ctx context.Context, keys ...string) error {
 // ready waits for the first look at every tmux server, for a while: a process
 // that has only just begun knows no session yet.
 func (h *Here) ready() {
-	ctx, cancel := context.WithTimeout(h.ctx, readyTime)
-	defer cancel()
-	h.watch.Ready(ctx) // an error means that what is known by now is all
+	waitReady(h.ctx, h.watch.Ready, func() bool { return len(h.watch.Sessions()) > 0 })
+}
+
+// waitReady waits for ready, for readyTime, and for emptyTime where nothing is known
+// by then. What is known in the end is all.
+func waitReady(ctx context.Context, ready func(context.Context) error, known func() bool) {
+	for _, limit := range []time.Duration{readyTime, emptyTime - readyTime} {
+		limited, cancel := context.WithTimeout(ctx, limit)
+		err := ready(limited)
+		cancel()
+		if err == nil || known() {
+			return
+		}
+	}
 }
 
 // find finds a pane.
