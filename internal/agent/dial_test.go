@@ -458,12 +458,14 @@ func TestHundredsOfStreamsComeAndGo(t *testing.T) {
 			})
 		}
 	})
-	const rounds = 400
-	ended := make(chan struct{}, rounds)
+	// So many at once: all together they take a busy machine longer than a dial may.
+	const rounds, together = 400, 50
+	ended, refused := make(chan struct{}, rounds), make(chan wire.Message, rounds)
+	slots := make(chan struct{}, together)
 	kinds := map[wire.ConnID]int{}
 	var dials []wire.Message
 	for i := range rounds {
-		m := wire.Message{ConnID: connID(), Device: fmt.Sprint(i % 7)}
+		m := wire.Message{Op: wire.OpDial, ConnID: connID(), Device: fmt.Sprint(i % 7)}
 		if i%4 == 3 {
 			m.Service = "none"
 		}
@@ -471,7 +473,7 @@ func TestHundredsOfStreamsComeAndGo(t *testing.T) {
 		dials = append(dials, m)
 	}
 	relay.data = func(id wire.ConnID, c *websocket.Conn, _ *http.Request) {
-		defer func() { ended <- struct{}{} }()
+		defer func() { <-slots; ended <- struct{}{} }()
 		ctx := context.Background()
 		c.Write(ctx, websocket.MessageBinary, []byte("x"))
 		if _, b, err := c.Read(ctx); err != nil || string(b) != "x" {
@@ -489,16 +491,41 @@ func TestHundredsOfStreamsComeAndGo(t *testing.T) {
 			}
 		}
 	}
-	refused := dialOnce(t, relay, dials...)
+	relay.control = func(_ int, p *peer) {
+		p.until(wire.OpHello, true)
+		// Ends with the last dial, or with the test.
+		go func() {
+			for _, m := range dials {
+				select {
+				case slots <- struct{}{}:
+					p.send(m)
+				case <-t.Context().Done():
+					return
+				}
+			}
+		}()
+		for {
+			m, err := p.until(wire.OpRefuse, true)
+			if err != nil {
+				return
+			}
+			<-slots
+			refused <- m
+		}
+	}
 	o := relay.options()
 	o.SSHD = service.Addr().String()
 	a := relay.run(o)
-	for range rounds * 3 / 4 {
-		<-ended
-	}
-	for range rounds / 4 {
-		if m := <-refused; m.Code != 4404 {
-			t.Errorf("refused with %+v", m)
+	patience := time.After(2 * time.Minute)
+	for n := range rounds {
+		select {
+		case <-ended:
+		case m := <-refused:
+			if m.Code != wire.CloseNotFound {
+				t.Errorf("refused with %+v", m)
+			}
+		case <-patience:
+			t.Fatalf("%d of %d dials were answered; the agent: %+v", n, rounds, a.Status())
 		}
 	}
 	deadline := time.Now().Add(20 * time.Second)
