@@ -30,7 +30,7 @@ $(BIN): web
 web: ## build the page for phones, which the program serves; says its digest
 	@scripts/web page
 
-test: ## all four floors of tests; installs the tools they need; about half an hour on two cores
+test: ## all four floors of tests; installs the tools they need; a little more than half an hour on two cores
 	@scripts/setup test
 	@scripts/test
 
