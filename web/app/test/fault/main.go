@@ -6,7 +6,6 @@
 //	stall         every live link becomes half-open: accepts, delivers nothing
 //	stall-new     so does every later one
 //	heal          ends that
-//	delay MS      holds every byte of later links for so long, in both directions
 //	rtt MS        later links have that round trip, the handshake of TCP included
 //	cut           resets every live link
 //
@@ -80,17 +79,14 @@ func run() error {
 		case "heal":
 			proxy.Disarm()
 			proxy.ResumeAll(faultproxy.Both)
-		case "delay", "rtt":
+		case "rtt":
 			ms, err := strconv.Atoi(rest)
 			if err != nil {
 				return err
 			}
-			each := time.Duration(ms) * time.Millisecond
-			if word == "rtt" {
-				handshake.Store(int64(each))
-				each /= 2
-			}
-			proxy.ArmEvery(faultproxy.Delay(faultproxy.Both, each))
+			rtt := time.Duration(ms) * time.Millisecond
+			handshake.Store(int64(rtt))
+			proxy.ArmEvery(faultproxy.Delay(faultproxy.Both, rtt/2))
 		case "cut":
 			proxy.CutAll()
 		default:
